@@ -1,0 +1,8 @@
+//! What the contract does not ask of every provider: the service's own ways to fail, seen at the level of HTTP.
+
+mod defects;
+mod faults;
+mod golden;
+mod official_sdk;
+mod services;
+mod support;

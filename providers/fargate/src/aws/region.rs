@@ -1,0 +1,143 @@
+//! Which region, and where its services are.
+
+use sandbox_core::{Result, SandboxError};
+
+use super::{environment::Environment, profile::Profile};
+use crate::config::{FargateConfig, ServiceEndpoints};
+
+/// A service that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Ecs,
+    Ec2,
+    Ssm,
+    SecretsManager,
+    Sts,
+}
+
+impl Service {
+    /// The name in host names and signatures.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ecs => "ecs",
+            Self::Ec2 => "ec2",
+            Self::Ssm => "ssm",
+            Self::SecretsManager => "secretsmanager",
+            Self::Sts => "sts",
+        }
+    }
+
+    const fn variable(self) -> &'static str {
+        match self {
+            Self::Ecs => "AWS_ENDPOINT_URL_ECS",
+            Self::Ec2 => "AWS_ENDPOINT_URL_EC2",
+            Self::Ssm => "AWS_ENDPOINT_URL_SSM",
+            Self::SecretsManager => "AWS_ENDPOINT_URL_SECRETS_MANAGER",
+            Self::Sts => "AWS_ENDPOINT_URL_STS",
+        }
+    }
+
+    fn configured(self, endpoints: &ServiceEndpoints) -> Option<&String> {
+        match self {
+            Self::Ecs => endpoints.ecs.as_ref(),
+            Self::Ec2 => endpoints.ec2.as_ref(),
+            Self::Ssm => endpoints.ssm.as_ref(),
+            Self::SecretsManager => endpoints.secretsmanager.as_ref(),
+            Self::Sts => endpoints.sts.as_ref(),
+        }
+    }
+}
+
+/// The region of the settings, the environment or the profile.
+///
+/// # Errors
+/// `InvalidInput` when nobody says which.
+pub(crate) fn region(config: &FargateConfig, environment: &Environment, profile: &Profile) -> Result<String> {
+    let named = config.region.as_deref().or_else(|| environment.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let region = named.or_else(|| profile.get("region")).ok_or_else(|| {
+        SandboxError::invalid_input("region", "is not set")
+            .with_help("set region, AWS_REGION, or region in the profile")
+    })?;
+    let is_name = region.len() <= 32 && region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    match is_name {
+        true => Ok(region.to_owned()),
+        false => Err(SandboxError::invalid_input("region", "must be letters, digits and -, such as eu-central-1")),
+    }
+}
+
+/// The base URL of a service, without a slash at its end.
+pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+    let named = service
+        .configured(&config.endpoints)
+        .or(config.endpoint_url.as_ref())
+        .map(String::as_str)
+        .or_else(|| environment.first(&[service.variable(), "AWS_ENDPOINT_URL"]));
+    match named {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => format!("https://{}.{region}.{}", service.name(), suffix(region)),
+    }
+}
+
+/// The domain of a region's partition.
+fn suffix(region: &str) -> &'static str {
+    match region {
+        region if region.starts_with("cn-") => "amazonaws.com.cn",
+        region if region.starts_with("us-iso-") => "c2s.ic.gov",
+        region if region.starts_with("us-isob-") => "sc2s.sgov.gov",
+        region if region.starts_with("eusc-") => "amazonaws.eu",
+        _ => "amazonaws.com",
+    }
+}
+
+/// What ARNs of a region's partition begin with.
+pub(crate) fn partition(region: &str) -> &'static str {
+    match region {
+        region if region.starts_with("cn-") => "aws-cn",
+        region if region.starts_with("us-gov-") => "aws-us-gov",
+        region if region.starts_with("us-iso-") => "aws-iso",
+        region if region.starts_with("us-isob-") => "aws-iso-b",
+        region if region.starts_with("eusc-") => "aws-eusc",
+        _ => "aws",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Service, endpoint, region};
+    use crate::{
+        aws::{environment::Environment, profile::Profile},
+        config::FargateConfig,
+    };
+
+    #[test]
+    fn the_region_is_that_of_the_settings_the_environment_or_the_profile() {
+        let profile = Profile::parse("[default]\nregion = c-1", "", "default");
+        let environment = Environment::of(&[("AWS_DEFAULT_REGION", "b-1")]);
+        let set = FargateConfig { region: Some("a-1".into()), ..FargateConfig::default() };
+        let unset = FargateConfig::default();
+        assert_eq!(region(&set, &environment, &profile).unwrap(), "a-1");
+        assert_eq!(region(&unset, &environment, &profile).unwrap(), "b-1");
+        assert_eq!(region(&unset, &Environment::default(), &profile).unwrap(), "c-1");
+        let error = region(&unset, &Environment::default(), &Profile::default()).unwrap_err();
+        assert_eq!(error.field(), Some("region"));
+        let hostile = FargateConfig { region: Some("x.evil.example/".into()), ..FargateConfig::default() };
+        assert!(region(&hostile, &environment, &profile).is_err());
+    }
+
+    #[test]
+    fn each_service_is_where_its_partition_or_somebody_says() {
+        let (none, plain) = (Environment::default(), FargateConfig::default());
+        let at = |region, config: &FargateConfig, env: &Environment| endpoint(Service::Ecs, region, config, env);
+        assert_eq!(at("eu-central-1", &plain, &none), "https://ecs.eu-central-1.amazonaws.com");
+        assert_eq!(at("cn-north-1", &plain, &none), "https://ecs.cn-north-1.amazonaws.com.cn");
+        let all = Environment::of(&[("AWS_ENDPOINT_URL", "http://all/")]);
+        let own = Environment::of(&[("AWS_ENDPOINT_URL", "http://all"), ("AWS_ENDPOINT_URL_ECS", "http://own")]);
+        assert_eq!(at("x", &plain, &all), "http://all");
+        assert_eq!(at("x", &plain, &own), "http://own");
+        let mut config = FargateConfig { endpoint_url: Some("http://set".into()), ..FargateConfig::default() };
+        assert_eq!(at("x", &config, &own), "http://set");
+        config.endpoints.ecs = Some("http://single".into());
+        assert_eq!(at("x", &config, &own), "http://single");
+        assert_eq!(endpoint(Service::Sts, "x", &config, &own), "http://set");
+    }
+}

@@ -1,0 +1,174 @@
+//! Which settings cannot be meant.
+
+use sandbox_core::{Result, SandboxError};
+
+use super::{Address, FargateConfig, KeySource, TransportKind};
+use crate::{error::NAME, size, tags};
+
+/// The longest time that a setting may name, in seconds: ten years.
+const LONGEST_S: f64 = 315_360_000.0;
+/// Most subnets and security groups of a task, as ECS has it.
+const SUBNETS_MAX: usize = 16;
+const SECURITY_GROUPS_MAX: usize = 5;
+
+impl FargateConfig {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming the setting and its range.
+    pub fn validate(&self) -> Result<()> {
+        self.check().map_err(|error| error.with_provider(NAME))
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |field: &str, text: String| Err(SandboxError::invalid_input(field, text));
+        for (field, value) in [("ready_timeout_s", Some(self.ready_timeout_s)), ("ttl_s", self.ttl_s)] {
+            if let Some(value) = value.filter(|value| !(*value > 0.0 && *value <= LONGEST_S)) {
+                return invalid(field, format!("must be above 0 and at most {LONGEST_S} seconds, not {value}"));
+            }
+        }
+        size::Size::new(self.cpu, self.memory_mib, "cpu", "memory_mib")?;
+        if self.concurrency == Some(0) {
+            return invalid("concurrency", "must be at least 1".to_owned());
+        }
+        if self.subnets.len() > SUBNETS_MAX {
+            return invalid("subnets", format!("at most {SUBNETS_MAX}, not {}", self.subnets.len()));
+        }
+        if self.security_groups.len() > SECURITY_GROUPS_MAX {
+            let text = format!("at most {SECURITY_GROUPS_MAX}, not {}", self.security_groups.len());
+            return invalid("security_groups", text);
+        }
+        is_word("family_prefix", &self.family_prefix, 64, "-_")?;
+        is_word("started_by", &self.started_by, 36, "-_/")?;
+        if let Some(region) = &self.region {
+            is_word("region", region, 32, "-")?;
+        }
+        if self.address == Address::Public && self.assign_public_ip == Some(false) {
+            return invalid("address", "public needs assign_public_ip".to_owned());
+        }
+        let (agent, ssh) = (self.agent_port, self.sidecar.ssh_port);
+        if agent == 0 || ssh == 0 {
+            let field = if agent == 0 { "agent_port" } else { "sidecar.ssh_port" };
+            return invalid(field, "must be 1 to 65535".to_owned());
+        }
+        let path = &self.sidecar.agent_path;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if !path.starts_with('/') || !path.chars().all(is_plain) {
+            let text = "must be an absolute path of letters, digits and . _ - /".to_owned();
+            return invalid("sidecar.agent_path", text);
+        }
+        if let KeySource::File(path) = &self.key
+            && !path.is_absolute()
+        {
+            return invalid("key.file", "must be an absolute path".to_owned());
+        }
+        let endpoints = &self.endpoints;
+        for (field, url) in [
+            ("endpoint_url", &self.endpoint_url),
+            ("endpoints.ecs", &endpoints.ecs),
+            ("endpoints.ec2", &endpoints.ec2),
+            ("endpoints.ssm", &endpoints.ssm),
+            ("endpoints.secretsmanager", &endpoints.secretsmanager),
+            ("endpoints.sts", &endpoints.sts),
+        ] {
+            if let Some(url) = url {
+                check_url(field, url)?;
+            }
+        }
+        if let Some(credentials) = &self.credentials
+            && (credentials.access_key_id.is_empty() || credentials.secret_access_key.expose().is_empty())
+        {
+            return invalid("credentials", "access_key_id and secret_access_key must not be empty".to_owned());
+        }
+        tags::check("tags", &self.tags)
+    }
+
+    /// The port inside a task at which sandboxes are entered.
+    pub(crate) fn door(&self) -> u16 {
+        match self.transport {
+            TransportKind::Ssh => self.sidecar.ssh_port,
+            TransportKind::Direct => self.agent_port,
+        }
+    }
+}
+
+fn is_word(field: &str, text: &str, longest: usize, others: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    if !text.is_empty() && text.len() <= longest && text.chars().all(fits) {
+        return Ok(());
+    }
+    let others: Vec<_> = others.chars().map(String::from).collect();
+    Err(SandboxError::invalid_input(field, format!("must be 1 to {longest} of a-z A-Z 0-9 {}", others.join(" "))))
+}
+
+/// Checks a base URL of a service.
+///
+/// # Errors
+/// `InvalidInput`, naming the field.
+pub(crate) fn check_url(field: &str, url: &str) -> Result<()> {
+    let parsed = reqwest::Url::parse(url).ok().filter(|url| url.has_host());
+    match parsed.as_ref().map(|url| (url.scheme(), url.query())) {
+        Some(("https" | "http", None)) => Ok(()),
+        _ => Err(SandboxError::invalid_input(field, "must be an absolute http or https URL")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::{ErrorKind, from_json};
+    use serde_json::{Value, json};
+
+    use super::FargateConfig;
+
+    fn refused(value: Value) -> (Option<String>, Option<String>) {
+        let read = from_json::<FargateConfig>(value.clone(), "config").and_then(|config| config.validate());
+        let error = read.expect_err(&value.to_string());
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        (error.field().map(str::to_owned), error.help().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_key() {
+        for (value, field) in [
+            (json!({"ready_timeout_s": 0}), "ready_timeout_s"),
+            (json!({"ttl_s": -1}), "ttl_s"),
+            (json!({"cpu": 17}), "cpu"),
+            (json!({"cpu": 1, "memory_mib": 9000}), "memory_mib"),
+            (json!({"concurrency": 0}), "concurrency"),
+            (json!({"subnets": vec!["s"; 17]}), "subnets"),
+            (json!({"security_groups": vec!["s"; 6]}), "security_groups"),
+            (json!({"family_prefix": "a b"}), "family_prefix"),
+            (json!({"started_by": "x".repeat(37)}), "started_by"),
+            (json!({"address": "public", "assign_public_ip": false}), "address"),
+            (json!({"sidecar": {"agent_path": "/a b"}}), "sidecar.agent_path"),
+            (json!({"sidecar": {"ssh_port": 0}}), "sidecar.ssh_port"),
+            (json!({"key": {"file": "key"}}), "key.file"),
+            (json!({"endpoints": {"ecs": "ftp://x"}}), "endpoints.ecs"),
+            (json!({"tags": {"sandbox.x": "y"}}), "tags"),
+            (json!({"credentials": {"access_key_id": "", "secret_access_key": "x"}}), "credentials"),
+        ] {
+            assert_eq!(refused(value.clone()).0.as_deref(), Some(field), "{value}");
+        }
+        assert!(FargateConfig::default().validate().is_ok());
+    }
+
+    #[test]
+    fn a_key_that_is_nearly_right_is_told_with_the_right_one() {
+        for (value, field, near) in [
+            (json!({"clusters": "x"}), "clusters", "cluster"),
+            (json!({"sidecar": {"imag": "x"}}), "sidecar.imag", "image"),
+            (json!({"capacity": "spots"}), "capacity", "spot"),
+        ] {
+            let (found, help) = refused(value);
+            assert!(found.as_deref().is_some_and(|found| found.starts_with(field)), "{found:?}");
+            assert_eq!(help, Some(format!("did you mean {near:?}?")));
+        }
+    }
+
+    #[test]
+    fn credentials_are_in_no_debug_text() {
+        let credentials = json!({"access_key_id": "AK", "secret_access_key": "canary", "session_token": "canary"});
+        let config: FargateConfig = from_json(json!({ "credentials": credentials }), "config").unwrap();
+        assert!(!format!("{config:?}").contains("canary"));
+    }
+}

@@ -1,0 +1,5 @@
+//! Sandboxes of the double, beyond what the contract says: connections that break under commands, rights, keys, addresses.
+
+mod broken_lines;
+mod rights;
+mod support;

@@ -1,0 +1,12 @@
+//! What the provider does where a server, a daemon or something in between does not do what it should. The server and the
+//! daemons are ours, in this process, and fail as they are told to.
+
+#![forbid(unsafe_code)]
+
+mod background;
+mod connection;
+mod create;
+mod exec;
+mod lifecycle;
+mod support;
+mod terminal;

@@ -1,0 +1,66 @@
+//! Against the real `opensandbox-server` on a Docker engine of its own, with our daemon inside its sandboxes: through the
+//! server, and directly. What does not concern the server is proven on the double (`conformance.rs`).
+
+use opensandbox_double::{BASE_IMAGE, RealServer};
+use sandbox_conformance::{Suite, factory};
+use sandbox_core::SandboxSpec;
+use serde_json::json;
+
+/// What goes through the server, and one case of each kind that goes through the daemon.
+const THROUGH_THE_SERVER: [&str; 22] = [
+    "exec.exit_codes_are_passed",
+    "start.missing_program_is_not_found",
+    "output.all_bytes_arrive_without_a_limit",
+    "output.nul_and_non_utf8_bytes_are_unchanged",
+    "stdin.bytes_arrive_unchanged",
+    "timeout.setsid_child_is_killed",
+    "cancel.dropping_the_stream_kills_the_tree",
+    "background.orphans_leave_no_zombies",
+    "download.no_temporary_file_is_left",
+    "lifecycle.status_is_running_and_then_stopped",
+    "lifecycle.ten_closes_at_once_succeed",
+    "lifecycle.close_ends_a_running_command",
+    "lifecycle.calls_after_the_close_are_refused",
+    "lifecycle.foreign_handle_is_refused",
+    "lifecycle.ttl_ends_the_sandbox",
+    "ownership.",
+    "services.",
+    "pty.",
+    "env.values_of_the_spec_are_exact",
+    "user.user_of_the_spec_is_the_default",
+    "field.resources.memory_mib",
+    "field.extra_hosts",
+];
+
+/// The same daemon by its published port.
+const DIRECT: [&str; 5] = [
+    "exec.exit_codes_are_passed",
+    "upload.mode_is_kept",
+    "services.declared_port_has_an_endpoint",
+    "services.another_process_finds_the_sandbox",
+    "pty.session_opens_runs_and_gives_its_exit_code",
+];
+
+async fn conforms(server: &RealServer, use_server_proxy: bool, cases: &[&str], must_run: usize) {
+    let settings = json!({
+        "connection": { "domain": server.address, "api_key": server.key, "use_server_proxy": use_server_proxy },
+        "create": { "connect_poll_s": 0.3, "ready_timeout_s": 60 },
+    });
+    let new = move || {
+        let settings = settings.clone();
+        async move { sandbox_provider_opensandbox::plugin_entry().new_provider(&settings) }
+    };
+    let suite = Suite::new(factory(new).with_spec(SandboxSpec::image(BASE_IMAGE))).with_minimum_run(must_run);
+    let report = cases.iter().fold(suite, |suite, case| suite.with_filter(*case)).run().await.unwrap();
+    println!("{report}");
+    assert!(report.is_conformant(), "through the server: {use_server_proxy}\n{report}");
+    assert_eq!(server.containers().unwrap(), 0, "containers are left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_real_server_is_driven_through_itself_and_directly() {
+    let server = tokio::task::spawn_blocking(RealServer::start).await.unwrap().unwrap();
+    conforms(&server, true, &THROUGH_THE_SERVER, 40).await;
+    conforms(&server, false, &DIRECT, 5).await;
+    tokio::task::spawn_blocking(move || drop(server)).await.unwrap();
+}

@@ -1,0 +1,92 @@
+//! Where this process is in the host's cgroup hierarchies.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{CgroupError, Version};
+
+/// This process's own folder in each hierarchy that is mounted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Places {
+    /// v1: controller → folder.
+    pub(super) v1: BTreeMap<String, PathBuf>,
+    /// v2: folder, and where the hierarchy is mounted.
+    pub(super) v2: Option<(PathBuf, PathBuf)>,
+}
+
+impl Places {
+    pub(super) fn of_this_process() -> Result<Places, CgroupError> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|error| CgroupError::system(Path::new(path), &error));
+        Ok(Places::parse(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?))
+    }
+
+    /// v1 wherever a controller that limits is bound to it: in the mixed layout v2 is mounted but empty.
+    pub(super) fn version(&self) -> Option<Version> {
+        if ["memory", "pids", "cpu"].iter().any(|controller| self.v1.contains_key(*controller)) {
+            return Some(Version::V1);
+        }
+        if self.v2.is_some() { Some(Version::V2) } else { (!self.v1.is_empty()).then_some(Version::V1) }
+    }
+
+    fn parse(mountinfo: &str, own: &str) -> Places {
+        let mut places = Places::default();
+        for line in mountinfo.lines() {
+            let Some((mount, rest)) = line.split_once(" - ") else { continue };
+            let mount: Vec<_> = mount.split(' ').collect();
+            let rest: Vec<_> = rest.split(' ').collect();
+            let ([_, _, _, root, point, ..], [kind, _, options]) = (mount.as_slice(), rest.as_slice()) else {
+                continue;
+            };
+            let folder = |path: &str| -> Option<PathBuf> {
+                let below = Path::new(path).strip_prefix(root).ok()?;
+                Some(Path::new(point).join(below))
+            };
+            for entry in own.lines() {
+                let mut parts = entry.splitn(3, ':').skip(1);
+                let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+                let Some(folder) = folder(path) else { continue };
+                if *kind == "cgroup2" && controllers.is_empty() {
+                    places.v2 = Some((folder, PathBuf::from(point)));
+                } else if *kind == "cgroup" && !controllers.is_empty() {
+                    let of_mount = |name: &&str| options.split(',').any(|option| option == *name);
+                    for controller in controllers.split(',').filter(of_mount) {
+                        places.v1.insert(controller.to_owned(), folder.clone());
+                    }
+                }
+            }
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mixed_layout_is_v1_and_paths_are_below_the_mounts_root() {
+        let mountinfo = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+             32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+             35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let own = "4:memory:/docker/abc/x\n3:cpu,cpuacct:/a\n1:name=systemd:/\n0::/b\n";
+        let places = Places::parse(mountinfo, own);
+        assert_eq!(places.version(), Some(Version::V1));
+        assert_eq!(places.v1["memory"], Path::new("/sys/fs/cgroup/memory/x"));
+        assert_eq!(places.v1["cpu"], Path::new("/sys/fs/cgroup/cpu,cpuacct/a"));
+        assert_eq!(places.v1["cpuacct"], Path::new("/sys/fs/cgroup/cpu,cpuacct/a"));
+        assert!(!places.v1.contains_key("pids"));
+        let unified = (PathBuf::from("/sys/fs/cgroup/unified/b"), PathBuf::from("/sys/fs/cgroup/unified"));
+        assert_eq!(places.v2, Some(unified));
+    }
+
+    #[test]
+    fn the_unified_layout_is_v2_and_none_is_none() {
+        let mountinfo = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let places = Places::parse(mountinfo, "0::/user.slice/user-1000.slice\n");
+        assert_eq!(places.version(), Some(Version::V2));
+        assert_eq!(places.v2.unwrap().0, Path::new("/sys/fs/cgroup/user.slice/user-1000.slice"));
+        assert_eq!(Places::parse("", "0::/\n").version(), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! What the two halves say to each other: one packet each.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize};
+
+use super::sources::{Source, Sources};
+use crate::config::LaunchConfig;
+use crate::error::{Context, LaunchError, Stage};
+use crate::report::Landlock;
+
+const PACKET_MAX: usize = 64 * 1024;
+
+/// From the inner half to the outer one. After `Built` comes `Failed`, or the end of the socket when PID 1 executes.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Message {
+    Built(Built),
+    Failed(LaunchError),
+}
+
+/// What is in force inside.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Built {
+    pub(super) landlock: Landlock,
+    pub(super) seccomp_calls: usize,
+    pub(super) masked_paths: Vec<String>,
+    pub(super) read_only_paths: Vec<String>,
+}
+
+/// What follows a configuration, one packet and one descriptor each, in this order: whether the workdir is there and a
+/// folder, and each bind; the rootfs's two.
+#[derive(Serialize, Deserialize)]
+struct Opened {
+    workdir: Option<bool>,
+    binds: Vec<bool>,
+    rootfs: bool,
+}
+
+/// One end of the halves' socket, closed by exec.
+pub(super) struct Line(OwnedFd);
+
+impl Line {
+    pub(super) fn pair() -> Result<(Line, Line), LaunchError> {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (one, other) = pair.stage(Stage::Report, "making the launcher's socket pair")?;
+        Ok((Line(one), Line(other)))
+    }
+
+    /// Tells the inner half that its ids are mapped, and later that it is in its cgroup.
+    pub(super) fn send_go(&self) -> Result<(), LaunchError> {
+        self.send_bytes(b"go")
+    }
+
+    /// Waits for the next of the two.
+    pub(super) fn receive_go(&self) -> Result<(), LaunchError> {
+        match self.receive_bytes()?.as_slice() {
+            b"go" => Ok(()),
+            _ => Err(LaunchError::new(Stage::Report, "the launcher's outer half has ended")),
+        }
+    }
+
+    pub(super) fn send(&self, message: &Message) -> Result<(), LaunchError> {
+        let bytes = serde_json::to_vec(message)
+            .map_err(|_| LaunchError::new(Stage::Report, "a path that is not UTF-8 cannot be reported"))?;
+        self.send_bytes(&bytes)
+    }
+
+    /// The other half's next message; `None` when its end of the socket is closed.
+    pub(super) fn receive(&self) -> Result<Option<Message>, LaunchError> {
+        let bytes = self.receive_bytes()?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let message = serde_json::from_slice(&bytes);
+        message.map(Some).map_err(|_| not_understood())
+    }
+
+    /// Tells the inner half which sandbox it is for, and hands over what is opened for it already.
+    pub(super) fn send_config(&self, config: &LaunchConfig, sources: Option<&Sources>) -> Result<(), LaunchError> {
+        let opened = sources.map(|sources| Opened {
+            workdir: sources.workdir.as_ref().map(|source| source.is_folder),
+            binds: sources.binds.iter().map(|source| source.is_folder).collect(),
+            rootfs: sources.rootfs.is_some(),
+        });
+        let text = serde_json::to_vec(&opened).map_err(|_| not_understood())?;
+        // It may be larger than any packet.
+        let content = serde_json::to_vec(config).map_err(|_| not_understood())?;
+        let write = || -> std::io::Result<File> {
+            let mut file = File::from(rustix::fs::memfd_create(c"sandbox-agent-config", MemfdFlags::CLOEXEC)?);
+            file.write_all(&content)?;
+            file.rewind()?;
+            Ok(file)
+        };
+        let file = write().stage(Stage::Report, "writing the configuration for the inner half")?;
+        self.send_with(&text, Some(file.as_fd()))?;
+        let Some(sources) = sources else { return Ok(()) };
+        let mounts = sources.workdir.iter().chain(&sources.binds).map(|source| &source.mount);
+        let rootfs = sources.rootfs.iter().flat_map(|(lower, upper)| [lower, upper]);
+        mounts.chain(rootfs).try_for_each(|mount| self.send_with(b"mount", Some(mount.as_fd())))
+    }
+
+    /// Waits for [`send_config`](Self::send_config).
+    pub(super) fn receive_config(&self) -> Result<(LaunchConfig, Option<Sources>), LaunchError> {
+        let (text, Some(file)) = self.receive_with()? else {
+            return Err(LaunchError::new(Stage::Report, "the launcher's outer half has ended"));
+        };
+        let opened: Option<Opened> = serde_json::from_slice(&text).map_err(|_| not_understood())?;
+        let config = std::io::read_to_string(File::from(file)).stage(Stage::Report, "reading the configuration")?;
+        let config = serde_json::from_str(&config).map_err(|_| not_understood())?;
+        let Some(opened) = opened else { return Ok((config, None)) };
+        let mount = || self.receive_with()?.1.ok_or_else(not_understood);
+        let source = |is_folder| Ok(Source { mount: mount()?, is_folder });
+        let workdir = opened.workdir.map(source).transpose()?;
+        let binds = opened.binds.into_iter().map(source).collect::<Result<_, LaunchError>>()?;
+        let rootfs = if opened.rootfs { Some((mount()?, mount()?)) } else { None };
+        Ok((config, Some(Sources { workdir, binds, rootfs })))
+    }
+
+    fn send_bytes(&self, bytes: &[u8]) -> Result<(), LaunchError> {
+        self.send_with(bytes, None)
+    }
+
+    fn send_with(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), LaunchError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<_> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let sent = rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        });
+        sent.stage(Stage::Report, "telling the launcher's other half").map(drop)
+    }
+
+    fn receive_with(&self) -> Result<(Vec<u8>, Option<OwnedFd>), LaunchError> {
+        let mut buffer = vec![0; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
+        });
+        let length = received.stage(Stage::Report, "hearing from the launcher's other half")?.bytes;
+        buffer.truncate(length);
+        let mut fd = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                fd = fds.next();
+            }
+        }
+        Ok((buffer, fd))
+    }
+
+    fn receive_bytes(&self) -> Result<Vec<u8>, LaunchError> {
+        let mut buffer = vec![0; PACKET_MAX];
+        let mut receive = || rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut *buffer, RecvFlags::empty()));
+        let received = match receive() {
+            // Told once, when the other half has ended without reading all; what it had said before comes next.
+            Err(rustix::io::Errno::CONNRESET) => receive(),
+            received => received,
+        };
+        let (length, _) = received.stage(Stage::Report, "hearing from the launcher's other half")?;
+        buffer.truncate(length);
+        Ok(buffer)
+    }
+}
+
+fn not_understood() -> LaunchError {
+    LaunchError::new(Stage::Report, "the launcher's halves do not understand each other")
+}

@@ -1,0 +1,353 @@
+//! The half that stays outside.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IoSlice, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions, WaitIdStatus};
+
+use super::message::{Built, Line, Message};
+use super::{Arguments, Descriptors, ids, inner, keeper, program, sources};
+use crate::cgroup::{Cgroup, CgroupError, Limits};
+use crate::config::{Basis, LaunchConfig, Network, Root};
+use crate::error::{Context, LaunchError, Stage};
+use crate::report::{LaunchStatus, Report};
+use crate::sys::{self, Forked};
+
+/// Twice what the kernel takes as the environment of a command.
+const CONFIG_MAX: u64 = 4 << 20;
+const FAILED: i32 = 70;
+const USAGE: i32 = 64;
+
+/// Runs a launch in this process, which must have one thread, and returns its exit code.
+///
+/// In the new processes that it makes, this function does not return. With
+/// [`die_with_parent`](LaunchConfig::die_with_parent) or [`outlives_parent`](LaunchConfig::outlives_parent) it returns
+/// when the sandbox has ended, with PID 1's code.
+pub fn run(arguments: Arguments) -> i32 {
+    let Ok(status) = sys::duplicate_inherited(arguments.status_fd) else {
+        eprintln!("sandbox-agent: the status descriptor {} is not open", arguments.status_fd);
+        return USAGE;
+    };
+    match launch(arguments, &status) {
+        Ok(launched) => finish(launched, status),
+        Err(error) => {
+            // A provider that is gone needs no answer.
+            let _ = send_status(&status, &LaunchStatus::Failed(error), None);
+            FAILED
+        }
+    }
+}
+
+/// A sandbox that runs, but that nobody outside knows of yet.
+struct Started {
+    report: Report,
+    process: Inner,
+    cgroup: OwnCgroup,
+    parent: Option<OwnedFd>,
+}
+
+fn finish(started: Started, status: OwnedFd) -> i32 {
+    // In this order: what is bound last is dropped first, and a cgroup is removed when its processes have ended.
+    let Started { report, cgroup, process, parent } = started;
+    let outlives_parent = report.uncommitted;
+    if outlives_parent {
+        keeper::settle();
+    }
+    if send_status(&status, &LaunchStatus::Started(report), Some(process.pidfd.as_fd())).is_err() {
+        return FAILED;
+    }
+    if outlives_parent {
+        crate::serve::trim_memory();
+        // Dropped without that word, everything goes.
+        if !keeper::is_committed(status) {
+            return FAILED;
+        }
+        return process.reap();
+    }
+    drop(status);
+    let Some(parent) = parent else {
+        process.release();
+        cgroup.release();
+        return 0;
+    };
+    crate::serve::trim_memory();
+    keeper::keep(process.pidfd.as_fd(), &parent);
+    process.reap()
+}
+
+fn launch(arguments: Arguments, status: &OwnedFd) -> Result<Started, LaunchError> {
+    rustix::process::umask(Mode::empty());
+    sys::unblock_signals().stage(Stage::Config, "unblocking signals")?;
+    let descriptors = Descriptors::take(arguments, status)?;
+    let socket = descriptors.socket;
+    let mut input = BufReader::new(File::from(descriptors.config).take(CONFIG_MAX + 1));
+    let ahead = if arguments.ahead { make_ahead(&mut input, socket.as_ref())? } else { None };
+    let config = read_config(&mut input)?;
+    if config.init.is_none() && socket.is_none() {
+        return Err(LaunchError::new(Stage::Config, "the agent needs --socket-fd"));
+    }
+    let parent = config.die_with_parent.map(keeper::watch).transpose()?;
+    let limits = config.cgroup.as_ref().map(|cgroup| cgroup.limits.clone()).unwrap_or_default();
+    let half = match ahead.filter(|half| half.basis == config.basis() && half.cgroup.limit(&limits).is_ok()) {
+        Some(half) => half,
+        // One that does not fit is gone by now, and its cgroup.
+        None => Half::make(config.basis(), &limits, socket.as_ref())?,
+    };
+    // PID 1 alone holds the socket, so its peer sees the end of it.
+    drop(socket);
+    // What is bound last is dropped first, and a cgroup is removed when its processes have ended.
+    let Half { plan, cgroup, process, line, .. } = half;
+    let sources = if plan.privileged { Some(sources::Sources::open(&config, &plan)?) } else { None };
+    if let (Some(opened), Root::Rootfs { lower, .. }) = (&sources, &config.root) {
+        opened.map_lower_owners(process.pid, &plan, lower)?;
+    }
+    let sent = line.send_config(&config, sources.as_ref());
+    drop(sources);
+    // An inner half that has failed, and is gone, has said why.
+    let built = hear(&line).and_then(|built| sent.map(|()| built))?;
+    let report = report(&config, &plan, process.pid, &cgroup, built)?;
+    Ok(Started { report, process, cgroup, parent })
+}
+
+/// Makes what a sandbox that is not known yet will need. `None` if that cannot be: then it fails again, and is told, when
+/// that sandbox is known.
+fn make_ahead(input: &mut impl BufRead, socket: Option<&OwnedFd>) -> Result<Option<Half>, LaunchError> {
+    // It may wait for long; neither a terminal nor a folder is to notice.
+    keeper::settle();
+    let mut line = Vec::new();
+    input.read_until(b'\n', &mut line).stage(Stage::Config, "reading the basis")?;
+    let basis: Basis = serde_json::from_slice(&line)
+        .map_err(|error| LaunchError::new(Stage::Config, format!("the basis is not understood: {error}")))?;
+    basis.config().validate().map_err(|error| LaunchError::new(Stage::Config, error.to_string()))?;
+    Ok(Half::make(basis, &Limits::default(), socket).ok())
+}
+
+/// The inner half of a sandbox, up to where it has to know which one it is for.
+struct Half {
+    basis: Basis,
+    plan: ids::Plan,
+    line: Line,
+    // What is first here is dropped first, and a cgroup is removed when its processes have ended.
+    process: Inner,
+    cgroup: OwnCgroup,
+}
+
+impl Half {
+    fn make(basis: Basis, limits: &Limits, socket: Option<&OwnedFd>) -> Result<Half, LaunchError> {
+        let plan = ids::Plan::new(&basis.ids)?;
+        let program = program::Program::find(&plan)?;
+        let cgroup = OwnCgroup::create(basis.cgroup.as_deref(), limits)?;
+        let (ours, theirs) = Line::pair()?;
+        match sys::fork_into(namespaces(basis.network)).stage(Stage::Namespaces, "making the namespaces")? {
+            Forked::Child => {
+                drop(ours);
+                match socket.map(|socket| socket.try_clone()).transpose() {
+                    // Nothing of this stack is dropped in the new process.
+                    Ok(socket) => inner::run(inner::Work { basis, plan, program, socket, line: theirs }),
+                    Err(_) => std::process::exit(FAILED),
+                }
+            }
+            Forked::Parent(pid) => {
+                let process = Inner::new(pid)?;
+                drop(theirs);
+                plan.write(pid)?;
+                ours.send_go()?;
+                if let Some(cgroup) = &cgroup.0 {
+                    // Up to some 10 ms of the kernel's; the inner half builds meanwhile.
+                    match cgroup.add(pid.as_raw_pid() as u32) {
+                        Err(error) if error.errno() == Some(libc::ESRCH) => {}
+                        added => added.map_err(from_cgroup)?,
+                    }
+                }
+                // An inner half that has failed, and is gone, has said why.
+                let _ = ours.send_go();
+                Ok(Half { basis, plan, line: ours, process, cgroup })
+            }
+        }
+    }
+}
+
+/// Waits until PID 1 executes.
+fn hear(line: &Line) -> Result<Built, LaunchError> {
+    let ended = || LaunchError::new(Stage::Root, "the launcher's inner half has ended without a word (killed?)");
+    let built = match line.receive()? {
+        Some(Message::Built(built)) => built,
+        Some(Message::Failed(error)) => return Err(error),
+        None => return Err(ended()),
+    };
+    match line.receive()? {
+        None => Ok(built),
+        Some(Message::Failed(error)) => Err(error),
+        Some(Message::Built(_)) => Err(ended()),
+    }
+}
+
+fn namespaces(network: Network) -> i32 {
+    // The cgroup namespace comes later: its root is the cgroup of the process at the time.
+    let network = if network == Network::None { libc::CLONE_NEWNET } else { 0 };
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | network
+}
+
+fn read_config(input: &mut impl Read) -> Result<LaunchConfig, LaunchError> {
+    let mut text = Vec::new();
+    input.read_to_end(&mut text).stage(Stage::Config, "reading the configuration")?;
+    if text.len() as u64 > CONFIG_MAX {
+        return Err(LaunchError::new(Stage::Config, "the configuration is longer than 4 MiB"));
+    }
+    // serde_json's message names keys, and for strings at most their kind: no value of the environment.
+    let config: LaunchConfig = serde_json::from_slice(&text)
+        .map_err(|error| LaunchError::new(Stage::Config, format!("the configuration is not understood: {error}")))?;
+    config.validate().map_err(|error| LaunchError::new(Stage::Config, error.to_string()))?;
+    Ok(config)
+}
+
+fn report(
+    config: &LaunchConfig,
+    plan: &ids::Plan,
+    pid: Pid,
+    cgroup: &OwnCgroup,
+    built: Built,
+) -> Result<Report, LaunchError> {
+    let pid = pid.as_raw_pid() as u32;
+    Ok(Report {
+        pid,
+        start_ticks: start_ticks(pid)?,
+        kept: config.die_with_parent.is_some(),
+        uncommitted: config.outlives_parent,
+        ids: plan.map,
+        network: config.network,
+        landlock: built.landlock,
+        seccomp_calls: built.seccomp_calls,
+        masked_paths: built.masked_paths,
+        read_only_paths: built.read_only_paths,
+        cgroup: cgroup.0.clone(),
+    })
+}
+
+fn start_ticks(pid: u32) -> Result<u64, LaunchError> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).stage_at(Stage::Report, "reading", &path)?;
+    // The name before the last parenthesis may hold anything; the start time is the 20th field after it.
+    let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).and_then(|t| t.parse().ok());
+    ticks.ok_or_else(|| LaunchError::new(Stage::Report, "the kernel's process table is not understood").at(path))
+}
+
+fn send_status(status: &OwnedFd, message: &LaunchStatus, pidfd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut line = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
+    line.push(b'\n');
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let pidfds: Vec<_> = pidfd.into_iter().collect();
+    if !pidfds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&pidfds));
+    }
+    match rustix::net::sendmsg(status, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL) {
+        Err(Errno::NOTSOCK) => write_all(status, &line),
+        Ok(sent) => write_all(status, &line[sent..]),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn write_all(status: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(status, bytes))?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+fn from_cgroup(error: CgroupError) -> LaunchError {
+    let mut launch = match error.errno() {
+        Some(errno) => LaunchError::system(Stage::Cgroup, "using the cgroup", Errno::from_raw_os_error(errno)),
+        None => LaunchError::new(Stage::Cgroup, error.to_string()),
+    };
+    if let Some(limit) = error.limit() {
+        launch = launch.with_hint(format!("do without the {limit} limit, or let this user write the cgroup"));
+    }
+    match error.path() {
+        Some(path) => launch.at(path),
+        None => launch,
+    }
+}
+
+/// The cgroup of this launch, which goes with it unless the sandbox outlives it.
+struct OwnCgroup(Option<Cgroup>);
+
+impl OwnCgroup {
+    fn create(name: Option<&str>, limits: &Limits) -> Result<OwnCgroup, LaunchError> {
+        let Some(name) = name else { return Ok(OwnCgroup(None)) };
+        Ok(OwnCgroup(Some(Cgroup::create(name, limits).map_err(from_cgroup)?)))
+    }
+
+    /// Sets limits that were not known when it was made.
+    fn limit(&self, limits: &Limits) -> Result<(), CgroupError> {
+        self.0.as_ref().map_or(Ok(()), |cgroup| cgroup.limit(limits))
+    }
+
+    fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        if let Some(cgroup) = &self.0 {
+            // What cannot be removed is found by the provider's sweep.
+            let _ = cgroup.remove();
+        }
+    }
+}
+
+/// PID 1 as its parent sees it. Dropped, it is killed and reaped; then everything in its pid namespace is gone.
+struct Inner {
+    pid: Pid,
+    pidfd: OwnedFd,
+    ended: bool,
+}
+
+impl Inner {
+    fn new(pid: Pid) -> Result<Inner, LaunchError> {
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Inner { pid, pidfd, ended: false }),
+            // It is this process's child and not reaped, so the pid is still its own.
+            Err(errno) => {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+                Err(LaunchError::system(Stage::Namespaces, "opening a pidfd", errno))
+            }
+        }
+    }
+
+    fn release(mut self) {
+        self.ended = true;
+    }
+
+    /// Waits for its end and returns an exit code as a shell would.
+    fn reap(mut self) -> i32 {
+        self.ended = true;
+        match wait(self.pidfd.as_fd()) {
+            Some(status) if status.exited() => status.exit_status().unwrap_or(FAILED),
+            Some(status) => 128 + status.terminating_signal().unwrap_or(0),
+            None => FAILED,
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.ended {
+            // It may have ended by itself.
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+            wait(self.pidfd.as_fd());
+        }
+    }
+}
+
+fn wait(pidfd: BorrowedFd<'_>) -> Option<WaitIdStatus> {
+    let id = || rustix::process::WaitId::PidFd(pidfd);
+    rustix::io::retry_on_intr(|| rustix::process::waitid(id(), WaitIdOptions::EXITED)).ok().flatten()
+}

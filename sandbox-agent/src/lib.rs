@@ -1,0 +1,44 @@
+//! The static program inside a sandbox, and what a provider needs to start it isolated on Linux.
+//!
+//! `sandbox-agent launch` makes the namespaces and the root of a sandbox and executes itself there as PID 1. The
+//! half that then serves commands and files applies [`CommandRestrictions`] to what it runs. A provider
+//! starts all of it with [`Launcher`] from safe code, and limits it with [`Cgroup`].
+//!
+//! - Host root is never mapped into a sandbox, and nothing falls back to less isolation: what cannot be had is a
+//!   [`LaunchError`] that names the stage, the path, the errno and the setting to change.
+//! - Only `sys.rs` and `serve/sys.rs` hold unsafe code.
+
+#[cfg(not(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("sandbox-agent needs Linux on x86_64 or aarch64");
+
+mod cgroup;
+mod config;
+mod error;
+mod handover;
+mod hardening;
+mod hint;
+mod hold;
+mod launch;
+mod launcher;
+mod relay;
+mod report;
+mod serve;
+mod sys;
+
+pub use cgroup::{Cgroup, CgroupError, CgroupErrorKind, Limit, Limits, Metrics, Probe, Version, probe};
+pub use config::{
+    Access, Basis, Bind, BindOwner, CgroupConfig, ConfigError, Environment, HostEntry, Ids, LaunchConfig, MemoryFolder,
+    Network, Root, SandboxUser, Sizes, Workdir,
+};
+pub use error::{LaunchError, Stage};
+pub use handover::{Handover, SOCKET_FD, take_socket};
+pub use hardening::{Capability, CommandRestrictions, RestrictError, landlock_abi, protect_agent};
+pub use hold::hold;
+pub use launch::{Arguments, run as run_launch};
+pub use launcher::{Launched, Launcher, Prepared};
+pub use relay::relay;
+pub use report::{IdMap, Landlock, LaunchStatus, Report};
+pub use serve::{
+    CommandLimits, ConfigSource, Endpoint, Entrypoint, SERVE_VARIABLE, ServeArguments, ServeConfig, ServeConfigError,
+    TokenSource, run as run_serve, run_inherited as run_serve_inherited,
+};

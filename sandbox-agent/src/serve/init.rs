@@ -1,0 +1,33 @@
+//! What the agent does to its own process: hides it, keeps it alive, and reaps what is left to it.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::sys;
+
+/// Not the last to go, but after every command.
+const OOM_SCORE: &str = "-900";
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+
+/// Shuts this process to others and favours it. Returns what `oom_score_adj` was, if it was changed.
+///
+/// # Errors
+/// When its memory stays open to other processes.
+pub(super) fn protect() -> rustix::io::Result<Option<i16>> {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    sys::save_memory();
+    sys::close_on_exec();
+    let old = std::fs::read_to_string(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
+    // Without privilege it stays as it is.
+    Ok(old.filter(|_| std::fs::write(OOM_SCORE_FILE, OOM_SCORE).is_ok()))
+}
+
+/// Reaps what has lost its parent, for as long as the agent lives: PID 1 is the parent of all that have none.
+pub(super) async fn reap() {
+    let Ok(mut children) = signal(SignalKind::child()) else { return };
+    loop {
+        sys::reap_orphans();
+        if children.recv().await.is_none() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `sandbox-agent serve`: runs commands, terminals and transfers for clients, as PID 1 or as an ordinary process.
+//!
+//! One thread serves everything; file work that can hang in a file system runs on a few short-lived others. What a
+//! command writes goes through a bounded log, from which a client that lost its connection goes on to the byte.
+//! Commands reach nothing of this: they inherit no descriptor, and the process is not dumpable.
+
+mod agent;
+mod archive;
+mod arguments;
+mod attachment;
+mod config;
+mod connections;
+mod descriptors;
+mod entrypoint;
+mod exec;
+mod files;
+mod hosts;
+mod inherited;
+mod init;
+mod input;
+mod job;
+mod jobs;
+mod lifetime;
+mod listen;
+mod log;
+mod logs;
+mod memory;
+mod metrics;
+mod pack;
+mod paths;
+mod port;
+mod remove;
+mod run;
+mod surroundings;
+mod sys;
+mod terminal;
+mod transfer;
+mod unpack;
+
+pub use arguments::{ConfigSource, Endpoint, ServeArguments, TokenSource};
+pub use config::{CommandLimits, ConfigError as ServeConfigError, Entrypoint, ServeConfig};
+pub use inherited::{SERVE_VARIABLE, run_inherited};
+pub use run::run;
+pub(crate) use sys::trim_memory;

@@ -1,0 +1,170 @@
+//! All processes of one sandbox.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::command::Command;
+use crate::control::Shared;
+use crate::error::StartError;
+use crate::fork::Nursery;
+use crate::limits::Limits;
+use crate::process::Process;
+use crate::restrictions::Restrictions;
+use crate::spawn;
+
+/// The process trees of one sandbox: what runs, and what commands left in the background.
+///
+/// Dropping the set ends every tree at once and never blocks; [`ProcessSet::kill_all`] also waits until nothing is
+/// left. If the host dies in any way, the supervisors end their trees themselves.
+///
+/// The first command forks a small process of the set's own, which makes the supervisors and ends with the set.
+#[derive(Debug, Default)]
+pub struct ProcessSet {
+    registry: Arc<Registry>,
+}
+
+impl ProcessSet {
+    /// An empty set.
+    #[must_use]
+    pub fn new() -> ProcessSet {
+        ProcessSet::default()
+    }
+
+    /// An empty set whose commands are all deprived of this.
+    #[must_use]
+    pub fn restricted(restrictions: Restrictions) -> ProcessSet {
+        ProcessSet { registry: Arc::new(Registry { restrictions, ..Registry::default() }) }
+    }
+
+    /// Starts a command and returns when it executes. Dropping the future ends what was started.
+    ///
+    /// # Errors
+    /// [`StartErrorKind`](crate::StartErrorKind) says exactly why; nothing of the command is left then.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub async fn spawn(&self, command: Command, limits: Limits) -> Result<Process, StartError> {
+        spawn::spawn(&self.registry, command, limits).await
+    }
+
+    /// Makes the process that starts commands, so that the first one does not wait for it. Without this the first command
+    /// makes it.
+    ///
+    /// # Errors
+    /// [`Resource`](crate::StartErrorKind::Resource) mostly; the first command tries again.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn prepare(&self) -> Result<(), StartError> {
+        self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))
+    }
+
+    /// Trees that are not confirmed empty.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        *self.registry.count.borrow()
+    }
+
+    /// True when nothing of any command is left, background children included.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ends every tree, without grace, and waits until all are confirmed empty, at most this long. Also ends what
+    /// is started meanwhile. Returns how many trees are not confirmed empty (they are still being ended).
+    pub async fn kill_all(&self, deadline: Duration) -> usize {
+        let mut count = self.registry.count.subscribe();
+        let all_gone = async {
+            loop {
+                self.registry.kill_all();
+                if *count.borrow_and_update() == 0 || count.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // The result is the count itself, whether or not the time was enough.
+        let _ = tokio::time::timeout(deadline, all_gone).await;
+        self.len()
+    }
+}
+
+impl Drop for ProcessSet {
+    fn drop(&mut self) {
+        self.registry.kill_all();
+        *self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Who belongs to a set.
+#[derive(Default)]
+pub(crate) struct Registry {
+    entries: Mutex<Entries>,
+    count: watch::Sender<usize>,
+    nursery: Mutex<Option<Arc<Nursery>>>,
+    restrictions: Restrictions,
+}
+
+#[derive(Default)]
+struct Entries {
+    next: u64,
+    processes: HashMap<u64, Arc<Shared>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("count", &*self.count.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    pub(crate) fn add(self: &Arc<Registry>, shared: Arc<Shared>) -> Registration {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = entries.next;
+        entries.next += 1;
+        entries.processes.insert(key, shared.clone());
+        self.count.send_replace(entries.processes.len());
+        Registration { registry: self.clone(), key, shared }
+    }
+
+    /// The nursery of this set, started at the first use. `gone`: one that was found dead.
+    pub(crate) fn nursery(&self, gone: Option<&Arc<Nursery>>) -> io::Result<Arc<Nursery>> {
+        let mut slot = self.nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(nursery) = slot.as_ref()
+            && gone.is_none_or(|gone| !Arc::ptr_eq(gone, nursery))
+        {
+            return Ok(nursery.clone());
+        }
+        let nursery = Arc::new(Nursery::start(&self.restrictions)?);
+        *slot = Some(nursery.clone());
+        Ok(nursery)
+    }
+
+    fn kill_all(&self) {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for shared in entries.processes.values() {
+            shared.request_kill_now();
+        }
+    }
+}
+
+/// A process's place in its set. Dropped when its tree is gone, or with the runtime: then the tree is ended.
+pub(crate) struct Registration {
+    registry: Arc<Registry>,
+    key: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.kill_now();
+        self.shared.set_gone();
+        let mut entries = self.registry.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.processes.remove(&self.key);
+        self.registry.count.send_replace(entries.processes.len());
+    }
+}

@@ -1,0 +1,312 @@
+//! The control plane: create, look, change, delete.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{Path, RawQuery, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Redirect, Response},
+    routing::{delete, get, post, put},
+};
+use serde_json::{Map, Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::{Mutex, RwLock},
+};
+
+use crate::{
+    pty::Terminals,
+    sandboxes::{Facts, STEP, Sandbox, defaults, now},
+    server::{Shared, api_error, header, pairs},
+    sessions::Sessions,
+    world::World,
+};
+
+type Service = State<Arc<Shared>>;
+
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/sandbox", post(create).get(list))
+        .route("/sandbox/{id}", get(look).delete(remove))
+        .route("/sandbox/{id}/{action}", post(act).get(ask))
+        .route("/sandbox/{id}/{action}/{value}", post(set))
+        .route("/sandbox/{id}/labels", put(labels))
+        .route("/sandbox/{id}/ports/{port}/preview-url", get(preview_url))
+        .route("/volumes/by-name/{name}", get(volume))
+        .route("/config", get(config))
+        .route("/__none", delete(config))
+}
+
+async fn config(State(shared): Service) -> Response {
+    let base = &shared.base;
+    Json(json!({"version": "0.226.1", "proxyToolboxUrl": format!("{base}/toolbox"), "defaultSnapshot": "default"}))
+        .into_response()
+}
+
+async fn volume(Path(name): Path<String>) -> Response {
+    if name.starts_with("no-") {
+        return api_error(404, &format!("Volume with name {name} not found"));
+    }
+    Json(json!({"id": format!("vol-{name}"), "name": name, "state": "ready"})).into_response()
+}
+
+/// Whether a range of addresses is an IPv4 one with its prefix.
+fn is_cidr(text: &str) -> bool {
+    let Some((address, prefix)) = text.split_once('/') else { return false };
+    address.parse::<std::net::Ipv4Addr>().is_ok() && prefix.parse::<u8>().is_ok_and(|prefix| prefix <= 32)
+}
+
+fn refusal(body: &Map<String, Value>) -> Option<&'static str> {
+    let is_set = |key: &str| body.get(key).is_some_and(|value| !value.is_null());
+    let is_positive = |key: &str| body.get(key).and_then(Value::as_f64).is_some_and(|value| value > 0.0);
+    if is_set("buildInfo") && is_set("snapshot") {
+        return Some("Cannot specify a snapshot when using a build info entry");
+    }
+    if !is_set("buildInfo") && ["cpu", "gpu", "memory", "disk"].iter().any(|key| is_positive(key)) {
+        return Some("Cannot specify Sandbox resources when using a snapshot");
+    }
+    let list = body.get("networkAllowList").and_then(Value::as_str).unwrap_or_default();
+    if !list.is_empty() && (list.split(',').count() > 10 || !list.split(',').all(is_cidr)) {
+        return Some("networkAllowList must be at most 10 IPv4 CIDR blocks");
+    }
+    ["cpu", "memory", "disk"]
+        .iter()
+        .any(|key| body.get(*key).is_some_and(|value| !value.is_u64()))
+        .then_some("resources must be whole numbers")
+}
+
+async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>) -> Response {
+    if let Some(problem) = refusal(&body) {
+        return api_error(400, problem);
+    }
+    let name = body.get("name").and_then(Value::as_str).map(str::to_owned);
+    if let Some(name) = &name
+        && let Some(other) = shared.sandboxes.find(name).await
+        && other.facts.lock().await.state() != "destroyed"
+    {
+        return api_error(409, &format!("Sandbox with name {name} already exists"));
+    }
+    let id = format!("00000000-0000-4000-8000-{:012x}", shared.unique());
+    let mut dto = defaults(&id, &shared.base);
+    let is_built = body.contains_key("buildInfo");
+    if !is_built && !body.contains_key("snapshot") {
+        dto.insert("snapshot".to_owned(), "daytonaio/sandbox:default".into());
+    }
+    dto.insert("name".to_owned(), name.unwrap_or_else(|| id.clone()).into());
+    let strings = |value: Option<&Value>| -> BTreeMap<String, String> {
+        let map = value.and_then(Value::as_object).cloned().unwrap_or_default();
+        map.into_iter().filter_map(|(name, value)| Some((name, value.as_str()?.to_owned()))).collect()
+    };
+    let env = strings(body.get("env"));
+    dto.append(&mut body);
+    if let Some(build) = dto.get_mut("buildInfo").and_then(Value::as_object_mut) {
+        build.insert("createdAt".to_owned(), now().into());
+        build.insert("updatedAt".to_owned(), now().into());
+        build.insert("snapshotRef".to_owned(), format!("daytona-{id}").into());
+    }
+    if dto.get("labels").and_then(|labels| labels.get("double.no-proxy-url")).is_some() {
+        dto.insert("toolboxProxyUrl".to_owned(), "".into());
+    }
+    let has_network = dto.get("networkBlockAll") != Some(&Value::Bool(true));
+    let mut facts = Facts::new(dto);
+    let delay = facts.label("double.delay-ms").and_then(|delay| delay.parse().ok()).map_or(STEP, Duration::from_millis);
+    let end = match facts.label("double.fail") {
+        Some("error") => "error",
+        Some("build_failed") => "build_failed",
+        _ => "started",
+    };
+    if end != "started" {
+        facts.dto.insert("errorReason".to_owned(), "image pull failed: not found".into());
+    }
+    let via = if is_built { "pending_build" } else { "creating" };
+    facts.go(via, end, delay, "started");
+    let world = match World::new(has_network).await {
+        Ok(world) => world,
+        Err(error) => return api_error(500, &error.to_string()),
+    };
+    let shown = facts.dto.clone();
+    let sandbox = Sandbox {
+        id: id.clone(),
+        env,
+        facts: Mutex::new(facts),
+        world: RwLock::new(Some(world)),
+        terminals: Terminals::default(),
+        sessions: Sessions::default(),
+    };
+    shared.sandboxes.0.lock().await.insert(id, Arc::new(sandbox));
+    Json(shown).into_response()
+}
+
+/// The sandbox of a request, or what is said when there is none.
+async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
+    let missing = || Box::new(api_error(404, &format!("Sandbox with ID or name {key} not found")));
+    shared.sandboxes.find(key).await.ok_or_else(missing)
+}
+
+async fn look(State(shared): Service, Path(id): Path<String>) -> Response {
+    match found(&shared, &id).await {
+        Ok(sandbox) => Json(sandbox.facts.lock().await.dto.clone()).into_response(),
+        Err(response) => *response,
+    }
+}
+
+async fn list(State(shared): Service, RawQuery(query): RawQuery) -> Response {
+    let query = pairs(&query.unwrap_or_default());
+    let value = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let limit: usize = value("limit").and_then(|limit| limit.parse().ok()).unwrap_or(100);
+    let cursor: usize = value("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    let wanted: BTreeMap<String, String> =
+        value("labels").and_then(|labels| serde_json::from_str(labels).ok()).unwrap_or_default();
+    let mut items = Vec::new();
+    let mut all = shared.sandboxes.all().await;
+    all.sort_by(|left, right| left.id.cmp(&right.id));
+    for sandbox in all {
+        let mut facts = sandbox.facts.lock().await;
+        let has_ended = facts.advance();
+        let is_wanted = wanted.iter().all(|(name, value)| facts.label(name) == Some(value));
+        if facts.state() != "destroyed" && is_wanted {
+            let mut dto = facts.dto.clone();
+            ["env", "kvm", "volumes", "buildInfo"].iter().for_each(|key| drop(dto.remove(*key)));
+            items.push(Value::Object(dto));
+        }
+        drop(facts);
+        if has_ended {
+            sandbox.end().await;
+        }
+    }
+    let next = (items.len() > cursor + limit).then(|| (cursor + limit).to_string());
+    let page: Vec<Value> = items.into_iter().skip(cursor).take(limit).collect();
+    Json(json!({"items": page, "nextCursor": next})).into_response()
+}
+
+async fn remove(State(shared): Service, Path(id): Path<String>) -> Response {
+    let sandbox = match found(&shared, &id).await {
+        Ok(sandbox) => sandbox,
+        Err(response) => return *response,
+    };
+    let mut facts = sandbox.facts.lock().await;
+    if facts.is_changing() && facts.state() != "pending_build" {
+        return api_error(409, "Sandbox state change in progress");
+    }
+    facts.go("destroying", "destroyed", STEP, "destroyed");
+    Json(facts.dto.clone()).into_response()
+}
+
+async fn act(State(shared): Service, Path((id, action)): Path<(String, String)>) -> Response {
+    let sandbox = match found(&shared, &id).await {
+        Ok(sandbox) => sandbox,
+        Err(response) => return *response,
+    };
+    if action == "last-activity" {
+        return StatusCode::CREATED.into_response();
+    }
+    let is_frozen = action == "pause";
+    {
+        let mut facts = sandbox.facts.lock().await;
+        if facts.is_changing() {
+            return api_error(409, "Sandbox state change in progress");
+        }
+        let is_machine = facts.label("double.class") != Some("container");
+        match (action.as_str(), facts.state()) {
+            ("pause", "started") if is_machine => facts.go("pausing", "paused", STEP, "paused"),
+            ("pause", "started") => return api_error(422, "Pausing is not supported for this sandbox class"),
+            ("start", "paused") => facts.go("resuming", "started", STEP, "started"),
+            ("start", "stopped" | "archived") => facts.go("starting", "started", STEP, "started"),
+            ("stop", "started") => facts.go("stopping", "stopped", STEP, "stopped"),
+            ("archive", "stopped") => facts.go("archiving", "archived", STEP, "archived"),
+            _ => return api_error(400, "Sandbox is not in a valid state"),
+        }
+    }
+    let world = sandbox.world.read().await;
+    let done = match (&*world, action.as_str()) {
+        (Some(world), "pause" | "start") => world.freeze(is_frozen).await,
+        // A stop ends every process and keeps the files.
+        (Some(world), "stop") => world.script("kill -9 -1", &[]).await.map(drop),
+        _ => Ok(()),
+    };
+    match done {
+        Ok(()) => Json(sandbox.facts.lock().await.dto.clone()).into_response(),
+        Err(error) => api_error(500, &error.to_string()),
+    }
+}
+
+async fn ask(State(shared): Service, Path((id, question)): Path<(String, String)>) -> Response {
+    match found(&shared, &id).await {
+        Ok(_) if question == "toolbox-proxy-url" => {
+            Json(json!({"url": format!("{}/toolbox", shared.base)})).into_response()
+        }
+        Ok(_) => api_error(404, "Cannot GET"),
+        Err(response) => *response,
+    }
+}
+
+async fn set(State(shared): Service, Path((id, what, value)): Path<(String, String, String)>) -> Response {
+    let sandbox = match found(&shared, &id).await {
+        Ok(sandbox) => sandbox,
+        Err(response) => return *response,
+    };
+    let key = match what.as_str() {
+        "ttl" => "ttlMinutes",
+        "autostop" => "autoStopInterval",
+        "autopause" => "autoPauseInterval",
+        "autoarchive" => "autoArchiveInterval",
+        "autodelete" => "autoDeleteInterval",
+        _ => return api_error(404, "Cannot POST"),
+    };
+    let Ok(number) = value.parse::<i64>() else { return api_error(400, "must be a number") };
+    let mut facts = sandbox.facts.lock().await;
+    if facts.state() == "destroyed" || facts.state() == "destroying" {
+        return api_error(404, &format!("Sandbox with ID or name {id} not found"));
+    }
+    facts.dto.insert(key.to_owned(), number.into());
+    Json(facts.dto.clone()).into_response()
+}
+
+async fn labels(State(shared): Service, Path(id): Path<String>, Json(body): Json<Value>) -> Response {
+    match found(&shared, &id).await {
+        Ok(sandbox) => {
+            let labels = body.get("labels").cloned().unwrap_or_default();
+            sandbox.facts.lock().await.dto.insert("labels".to_owned(), labels.clone());
+            Json(json!({"labels": labels})).into_response()
+        }
+        Err(response) => *response,
+    }
+}
+
+fn preview_token(id: &str) -> String {
+    format!("preview-{id}")
+}
+
+async fn preview_url(State(shared): Service, Path((id, port)): Path<(String, u16)>) -> Response {
+    match found(&shared, &id).await {
+        Ok(sandbox) => {
+            let id = &sandbox.id;
+            let url = format!("{}/__preview/{port}/{id}/", shared.base);
+            Json(json!({"sandboxId": id, "url": url, "token": preview_token(id)})).into_response()
+        }
+        Err(response) => *response,
+    }
+}
+
+/// What a browser asks of a port of a sandbox.
+pub(crate) async fn preview(Path((port, id, rest)): Path<(u16, String, String)>, headers: HeaderMap) -> Response {
+    if header(&headers, "x-daytona-preview-token") != preview_token(&id) {
+        return Redirect::temporary("https://login.invalid/").into_response();
+    }
+    let answer = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(format!("GET /{rest} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    match answer.await {
+        Ok(answer) => {
+            let start = answer.windows(4).position(|part| part == b"\r\n\r\n").map_or(0, |index| index + 4);
+            answer[start..].to_vec().into_response()
+        }
+        Err(_) => api_error(502, "nothing listens there"),
+    }
+}

@@ -1,0 +1,14 @@
+//! The double as a program: prints its address on a line and serves until its standard input ends.
+
+use sandbox_daytona_double::Double;
+use tokio::io::AsyncReadExt;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> anyhow::Result<()> {
+    let double = Double::start().await?;
+    println!("{}", double.url());
+    // Whoever started it holds the other end.
+    tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
+    double.stop().await;
+    Ok(())
+}

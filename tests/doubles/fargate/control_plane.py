@@ -1,0 +1,133 @@
+"""moto's server as the control plane: signatures and permissions are checked.
+
+    control_plane.py '{"network": "127.77", "region": "us-east-1", "policy": {…}, "parameters": {…}, "secrets": {…}}'
+
+Makes a user with that policy, a cluster and what belongs to it, turns the checks on, prints one line of JSON and serves
+until its standard input ends. What moto gets wrong and a provider cannot avoid is put right here, and nothing else: the
+states of tasks are the front's (front.rs).
+"""
+
+import itertools
+import json
+import os
+import sys
+import threading
+
+OPTIONS = json.loads(sys.argv[1])
+# Images of machines are of no use here, and take a second to load.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+
+from moto import settings
+from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
+from moto.core.responses import ActionAuthenticatorMixin
+from moto.ec2.models import ec2_backends
+from moto.ecs import models as ecs
+from moto.iam.models import iam_backends
+from moto.moto_api import state_manager
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.models import s3_backends
+from moto.secretsmanager.models import secretsmanager_backends
+from moto.ssm.models import ssm_backends
+from werkzeug.serving import make_server
+
+REGION = OPTIONS["region"]
+NUMBERS = itertools.count()
+
+
+def next_address():
+    """The address of a task: on the loopback, where this machine can reach it."""
+    number = next(NUMBERS)
+    return f"{OPTIONS['network']}.{number // 250 + 1}.{number % 250 + 1}"
+
+
+def without_missing_memory(definition):
+    """Containers on Fargate need no memory of their own; moto adds up what is not there."""
+    return {"CPU": 0, "MEMORY": 0, "PORTS": [], "PORTS_UDP": []}
+
+
+def with_network(original):
+    """Security groups may be left out (the default one is meant), and an address may be public."""
+
+    def run_task(self, cluster, definition, count, overrides, started_by, tags, launch_type, network=None, *rest, **named):
+        wanted = (network or {}).get("awsvpcConfiguration", {})
+        if network:
+            wanted.setdefault("securityGroups", [])
+        tasks = original(self, cluster, definition, count, overrides, started_by, tags, launch_type, network, *rest, **named)
+        if wanted.get("assignPublicIp") == "ENABLED":
+            backend = ec2_backends[self.account_id][self.region_name]
+            for task in tasks:
+                for detail in task.attachments[0]["details"]:
+                    if detail["name"] == "networkInterfaceId":
+                        interface = backend.enis[detail["value"]]
+                        interface.public_ip = interface.private_ip_address
+        return tasks
+
+    return run_task
+
+
+def without_scopes(policy):
+    """moto knows no resources and no conditions of most services: with either, it permits nothing."""
+    statements = policy["Statement"]
+    for statement in statements if isinstance(statements, list) else [statements]:
+        statement["Resource"] = "*"
+        statement.pop("Condition", None)
+    return policy
+
+
+def prepare():
+    ecs.random_private_ip = next_address
+    backend = ecs.EC2ContainerServiceBackend
+    backend._calculate_task_resource_requirements = staticmethod(without_missing_memory)
+    backend.run_task = with_network(backend.run_task)
+    # Looking at a task does not move it on.
+    state_manager.set_transition("ecs::task", {"progression": "manual", "times": 10**9})
+    iam = iam_backends[ACCOUNT]["aws"]
+    keys = {}
+    for name, policy in (("operator", OPTIONS["policy"]), ("stranger", None)):
+        iam.create_user(REGION, name)
+        if policy:
+            iam.put_user_policy(name, "policy", json.dumps(without_scopes(policy)))
+        key = iam.create_access_key(name)
+        keys[name] = {"access_key_id": key.access_key_id, "secret_access_key": key.secret_access_key}
+    ecs.ecs_backends[ACCOUNT][REGION].create_cluster("sandboxes")
+    ec2 = ec2_backends[ACCOUNT][REGION]
+    vpc = ec2.get_default_vpc() or ec2.create_default_vpc()
+    group = ec2.create_security_group("sandboxes", "reached by the tests", vpc_id=vpc.id)
+    subnets = sorted(subnet.id for zone in ec2.subnets.values() for subnet in zone.values() if subnet.vpc_id == vpc.id)
+    s3_backends[ACCOUNT]["aws"].create_bucket("sandbox-staging", REGION)
+    for name, value in OPTIONS["parameters"].items():
+        ssm_backends[ACCOUNT][REGION].put_parameter(name, "", value, "String", "", "", False, [], "text", None, None)
+    secrets = {}
+    for name, value in OPTIONS["secrets"].items():
+        created = secretsmanager_backends[ACCOUNT][REGION].create_secret(name, value, None, None, [], None, None, [], False)
+        secrets[name] = json.loads(created)["ARN"]
+    settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
+    ActionAuthenticatorMixin.request_count = 0
+    return {
+        "account": ACCOUNT,
+        "region": REGION,
+        "cluster": "sandboxes",
+        "subnets": subnets[:3],
+        "security_group": group.id,
+        "bucket": "sandbox-staging",
+        "secrets": secrets,
+        **keys,
+    }
+
+
+def end_with_input():
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+def main():
+    facts = prepare()
+    application = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
+    threading.Thread(target=end_with_input, daemon=True).start()
+    print(json.dumps({"address": f"127.0.0.1:{server.port}", **facts}), flush=True)
+    server.serve_forever()
+
+
+main()

@@ -1,0 +1,156 @@
+//! Building sandboxctl and the plugins, and putting them where they find each other.
+
+use std::{
+    env::consts::{DLL_PREFIX, DLL_SUFFIX},
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, Result};
+
+use crate::command::{cargo, must, root, target};
+
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    Dev,
+    Release,
+}
+
+impl Profile {
+    pub(crate) fn of(release: bool) -> Self {
+        if release { Self::Release } else { Self::Dev }
+    }
+
+    pub(crate) fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Dev => &[],
+            Self::Release => &["--release"],
+        }
+    }
+
+    pub(crate) fn folder(self) -> PathBuf {
+        target().join(match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        })
+    }
+}
+
+/// The providers of this repository: the folders of `providers/`.
+pub(crate) fn providers() -> Result<Vec<String>> {
+    let folder = root().join("providers");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        if entry.path().join("provider.toml").is_file() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What of `sandbox-api` is off by default and tested in a run of its own.
+pub(crate) const API_FEATURES: &str = "linked-local,opentelemetry";
+
+pub(crate) fn package(provider: &str) -> String {
+    format!("sandbox-provider-{provider}")
+}
+
+pub(crate) fn library(provider: &str) -> String {
+    format!("{DLL_PREFIX}{}{DLL_SUFFIX}", package(provider).replace('-', "_"))
+}
+
+/// Builds the plugins and the agent and puts them into `providers/` beside the binaries of that profile. Returns that
+/// folder.
+pub(crate) fn plugins(profile: Profile) -> Result<PathBuf> {
+    let names = providers()?;
+    let mut build = cargo(["build", "--quiet", "--lib"]);
+    build.args(profile.arguments());
+    for name in &names {
+        build.args(["--package", &package(name)]);
+    }
+    must(build)?;
+    let folder = profile.folder().join("providers");
+    for name in &names {
+        place(&profile.folder().join(library(name)), &folder.join(library(name)), 0o755)?;
+    }
+    place(&agent(&native())?, &folder.join(agent_name()), 0o755)?;
+    Ok(folder)
+}
+
+/// Builds sandboxctl and the plugins beside it. Returns the path of sandboxctl.
+pub(crate) fn sandboxctl(profile: Profile) -> Result<PathBuf> {
+    let mut build = cargo(["build", "--quiet", "--package", "sandbox-cli", "--bin", "sandboxctl"]);
+    build.args(profile.arguments());
+    must(build)?;
+    plugins(profile)?;
+    Ok(profile.folder().join("sandboxctl"))
+}
+
+/// The target of this machine.
+pub(crate) fn native() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
+}
+
+/// The name of the agent's file for this machine.
+pub(crate) fn agent_name() -> String {
+    agent_name_for(&native())
+}
+
+pub(crate) fn agent_name_for(triple: &str) -> String {
+    format!("sandbox-agent-{}", triple.split('-').next().unwrap_or(triple))
+}
+
+/// Builds the agent for a target as one static program, small and optimised whatever the profile of the rest. Returns its
+/// path.
+pub(crate) fn agent(triple: &str) -> Result<PathBuf> {
+    // A folder of its own: its flags and features would make the other builds start over.
+    let folder = target().join("agent");
+    let mut build =
+        cargo(["build", "--quiet", "--package", "sandbox-agent", "--bin", "sandbox-agent", "--profile", "agent"]);
+    // At a fixed address: what a loader would relocate, each of the processes of a sandbox would have for itself.
+    let flags = "-C target-feature=+crt-static -C relocation-model=static";
+    build.args(["--target", triple]).env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", &folder);
+    must(build)?;
+    Ok(folder.join(triple).join("agent/sandbox-agent"))
+}
+
+/// Builds the double of the daemon of OpenSandbox as one static program, for the inside of containers. Returns its path.
+pub(crate) fn execd() -> Result<PathBuf> {
+    // A folder of its own, as for the agent.
+    let (folder, triple) = (target().join("execd"), native());
+    let mut build = cargo(["build", "--quiet", "--package", "opensandbox-double", "--bin", "opensandbox-execd"]);
+    build.args(["--target", &triple]);
+    build.env("RUSTFLAGS", "-C target-feature=+crt-static").env("CARGO_TARGET_DIR", &folder);
+    must(build)?;
+    Ok(folder.join(triple).join("debug/opensandbox-execd"))
+}
+
+/// Puts a file in its place by rename, never in place: a program that has the old one loaded keeps it.
+pub(crate) fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let folder = to.parent().expect("a target has a folder");
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    if same_contents(from, to) {
+        return Ok(());
+    }
+    let unique = format!(".{}.{}.new", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let temporary = folder.join(unique);
+    let placed = fs::copy(from, &temporary)
+        .and_then(|_| fs::set_permissions(&temporary, fs::Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&temporary, to));
+    if placed.is_err() {
+        // Nothing half-made stays behind.
+        let _ = fs::remove_file(&temporary);
+    }
+    placed.with_context(|| format!("cannot put {} to {}", from.display(), to.display()))
+}
+
+fn same_contents(left: &Path, right: &Path) -> bool {
+    let length = |path: &Path| fs::metadata(path).map(|data| data.len()).ok();
+    length(left).is_some_and(|bytes| Some(bytes) == length(right))
+        && fs::read(left).is_ok_and(|bytes| fs::read(right).is_ok_and(|others| bytes == others))
+}

@@ -1,0 +1,184 @@
+//! What a provider's conformance run needs besides the plugin: an engine, a stand-in for a service, or nothing.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, ChildStdin, Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::{
+    build::{self, Profile},
+    command::{cargo, must, root},
+    engine::{self, Engine},
+    needs, python,
+};
+
+/// The variable in which a double finds the program inside of sandboxes.
+const AGENT: &str = "SANDBOX_AGENT";
+
+/// The backend of a run. It ends with this value.
+#[derive(Default)]
+pub(crate) struct Backend {
+    _forwarding: Option<NoForwarding>,
+    _engine: Option<Engine>,
+    _double: Option<Running>,
+    /// The provider's settings.
+    pub(crate) config: Value,
+    /// What sandboxes are made from.
+    pub(crate) spec: Value,
+    /// Variables of the linked test.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+    /// The variable in which the linked test takes settings and spec of any file.
+    pub(crate) variant_variable: Option<&'static str>,
+}
+
+impl Backend {
+    /// Starts what this provider needs; an engine only where none is given.
+    pub(crate) fn start(provider: &str, engine: Option<&Engine>) -> Result<Self> {
+        match provider {
+            "daytona" => daytona(),
+            "docker" => docker(engine),
+            "fargate" => fargate(),
+            "opensandbox" => opensandbox(),
+            _ => Ok(Self::default()),
+        }
+    }
+}
+
+fn docker(given: Option<&Engine>) -> Result<Backend> {
+    let own = if given.is_none() { Some(Engine::start()?) } else { None };
+    let address = given.or(own.as_ref()).map(|engine| engine.address().to_owned()).unwrap_or_default();
+    Ok(Backend {
+        _forwarding: NoForwarding::set(),
+        config: json!({ "host": address, "use_docker_config": false }),
+        spec: json!({ "image": "sandbox-test/busybox:1" }),
+        environment: vec![(engine::VARIABLE, address.into())],
+        variant_variable: Some("SANDBOX_TEST_VARIANT"),
+        _engine: own,
+        ..Backend::default()
+    })
+}
+
+/// The engine of the tests sets no rules of a firewall, so this machine must not lead from one of its networks to another.
+/// Another engine may have let it. Put back at the end.
+struct NoForwarding(String);
+
+impl NoForwarding {
+    const FILE: &str = "/proc/sys/net/ipv4/ip_forward";
+
+    fn set() -> Option<Self> {
+        let before = fs::read_to_string(Self::FILE).ok()?;
+        fs::write(Self::FILE, "0").ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for NoForwarding {
+    fn drop(&mut self) {
+        // Whoever could set it can put it back.
+        let _ = fs::write(Self::FILE, &self.0);
+    }
+}
+
+fn daytona() -> Result<Backend> {
+    let folder = root().join("tests/doubles/daytona");
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let (settings, spec) = (read("settings.json")?, read("spec.json")?);
+    must(cargo(["build", "--quiet", "--package", "sandbox-daytona-double", "--bins"]))?;
+    let (double, address) = Running::start(&mut Command::new(Profile::Dev.folder().join("daytona-double")))?;
+    Ok(Backend {
+        config: serde_json::from_str(&settings.replace("{url}", &address)).context("settings.json")?,
+        spec: serde_json::from_str(&spec).context("spec.json")?,
+        _double: Some(double),
+        ..Backend::default()
+    })
+}
+
+fn fargate() -> Result<Backend> {
+    needs::programs()?;
+    let (name, packages, variable, program) = python::MOTO;
+    let environment = vec![
+        (variable, python::environment(name, packages)?.join(program).into()),
+        (AGENT, build::agent(&build::native())?.into()),
+    ];
+    must(cargo(["build", "--quiet", "--package", "fargate-double", "--bins"]))?;
+    let mut command = Command::new(Profile::Dev.folder().join("fargate-double"));
+    command.envs(environment.iter().map(|(name, value): &(_, OsString)| (name, value)));
+    let (double, settings) = Running::start(&mut command)?;
+    Ok(Backend {
+        config: serde_json::from_str(&settings).context("the double told no settings")?,
+        spec: json!({ "image": "sandbox-test/busybox:1" }),
+        environment,
+        _double: Some(double),
+        ..Backend::default()
+    })
+}
+
+fn opensandbox() -> Result<Backend> {
+    const KEY: &str = "key-of-the-conformance-run";
+    let execd = build::execd()?;
+    must(cargo(["build", "--quiet", "--package", "opensandbox-double", "--bin", "opensandbox-double"]))?;
+    let mut command = Command::new(Profile::Dev.folder().join("opensandbox-double"));
+    command.arg(KEY).env("OPENSANDBOX_EXECD", &execd);
+    let (double, address) = Running::start(&mut command)?;
+    Ok(Backend {
+        config: json!({
+            "connection": { "domain": address, "api_key": KEY, "use_server_proxy": true },
+            "create": { "default_image": "double", "connect_poll_s": 0.2 },
+        }),
+        environment: vec![("OPENSANDBOX_EXECD", execd.into())],
+        _double: Some(double),
+        ..Backend::default()
+    })
+}
+
+/// A double. It serves until its standard input ends, and that does with this value.
+struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Running {
+    /// Starts it, and gives the address that it tells.
+    fn start(command: &mut Command) -> Result<(Self, String)> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a double")?;
+        let input = child.stdin.take();
+        let mut running = Self { child, input };
+        let output = running.child.stdout.take().context("the double has no output")?;
+        let mut address = String::new();
+        BufReader::new(output).read_line(&mut address).context("the double told no address")?;
+        match address.trim() {
+            "" => bail!("the double did not start"),
+            address => Ok((running, address.to_owned())),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Settings with others over them, section by section.
+pub(crate) fn merged(mut base: Value, over: Value) -> Value {
+    match (&mut base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                let merged = merged(base.remove(&key).unwrap_or_default(), value);
+                base.insert(key, merged);
+            }
+        }
+        (base, over) => *base = over,
+    }
+    base
+}
