@@ -20,6 +20,9 @@ use crate::{
 /// In a file of settings: the folder with programs for images that have none.
 const TOOLS: &str = "{tools}";
 
+/// How often a case that failed runs again; it is reported as flaky, as by nextest.
+const RETRIES: &str = "1";
+
 /// Totals of a run: what its last line says.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Totals {
@@ -81,7 +84,7 @@ pub(crate) fn conformance(provider: &str, json: bool, engine: Option<&Engine>) -
         eprintln!("==> conformance of {provider}, linked, with {what}");
         let report = target().join(format!("{test}-{provider}.json"));
         let mut linked = cargo(["test", "--quiet", "--package", &package, "--test", &test, "--", "--nocapture"]);
-        linked.env("SANDBOX_CONFORMANCE_JSON", &report);
+        linked.env("SANDBOX_CONFORMANCE_JSON", &report).env("SANDBOX_CONFORMANCE_RETRIES", RETRIES);
         if test == "conformance" {
             // The file may have it on other things besides.
             linked.arg(format!("{provider}_keeps_the_provider_contract"));
@@ -152,7 +155,7 @@ impl Variant {
 /// The suite on a plugin file.
 fn suite(library: &Path, variant: &Variant, json: bool) -> Command {
     let mut suite = Command::new(Profile::Dev.folder().join("sandbox-conformance"));
-    suite.arg(library);
+    suite.arg(library).args(["--retries", RETRIES]);
     for (option, value) in [("--config", &variant.config), ("--spec", &variant.spec)] {
         if !value.is_null() {
             suite.args([option, &value.to_string()]);

@@ -31,6 +31,9 @@ pub struct CaseReport {
     /// Why it failed or was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why it failed at first, when it had to run again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flaky: Option<String>,
     /// How long it took, in seconds, its clean-up included.
     pub duration_s: f64,
     /// The bullet of the contract, or the failure case, that it proves.
@@ -104,8 +107,11 @@ impl fmt::Display for Report {
                 CaseStatus::Skipped => "skip",
             };
             write!(f, " {mark:<4} {}", case.name)?;
-            match &case.reason {
-                Some(reason) => writeln!(f, ": {}", reason.replace('\n', " "))?,
+            if let Some(reason) = &case.reason {
+                write!(f, ": {}", reason.replace('\n', " "))?;
+            }
+            match &case.flaky {
+                Some(failure) => writeln!(f, " (flaky; failed at first: {})", failure.replace('\n', " "))?,
                 None => writeln!(f)?,
             }
         }
@@ -131,6 +137,7 @@ mod tests {
             name: "a.b".to_owned(),
             status: *status,
             reason: (*status != CaseStatus::Passed).then(|| "why\nso".to_owned()),
+            flaky: None,
             duration_s: 0.5,
             proves: "A01".to_owned(),
         };

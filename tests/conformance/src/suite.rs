@@ -33,6 +33,7 @@ pub struct Suite {
     filters: Vec<String>,
     deadline: Duration,
     parallelism: usize,
+    retries: u32,
     minimum_run: usize,
 }
 
@@ -44,6 +45,7 @@ impl Suite {
             filters: Vec::new(),
             deadline: DEFAULT_DEADLINE,
             parallelism: DEFAULT_PARALLELISM,
+            retries: 0,
             minimum_run: 1,
         }
     }
@@ -67,6 +69,14 @@ impl Suite {
     #[must_use]
     pub fn with_parallelism(mut self, parallelism: usize) -> Self {
         self.parallelism = parallelism.max(1);
+        self
+    }
+
+    /// Sets how often a case that failed runs again, alone, when all others have ended. What passes then is reported as
+    /// flaky, with why it failed first: on a busy machine that tells a late answer from a wrong one. Default: never.
+    #[must_use]
+    pub fn with_retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
         self
     }
 
@@ -116,13 +126,18 @@ impl Suite {
             let permits = permits.clone();
             running.spawn(async move {
                 let _permit = permits.acquire_owned().await;
-                (index, runner.run().await)
+                let report = runner.run().await;
+                (index, (runner, report))
             });
         }
-        let mut done = BTreeMap::new();
-        while let Some(ended) = running.join_next().await {
-            let (index, report) = ended.map_err(|_| SandboxError::internal("the runner of a case panicked"))?;
-            done.insert(index, report);
+        let mut ended = BTreeMap::new();
+        while let Some(end) = running.join_next().await {
+            let (index, run) = end.map_err(|_| SandboxError::internal("the runner of a case panicked"))?;
+            ended.insert(index, run);
+        }
+        let mut done = Vec::with_capacity(ended.len());
+        for (runner, first) in ended.into_values() {
+            done.push(with_retries(first, self.retries, || runner.run()).await);
         }
         provider.aclose().await?;
         Ok(Report {
@@ -130,7 +145,7 @@ impl Suite {
             provider: info.name,
             isolation: info.isolation,
             minimum_run: self.minimum_run,
-            cases: done.into_values().collect(),
+            cases: done,
         })
     }
 }
@@ -144,7 +159,7 @@ struct Runner {
 }
 
 impl Runner {
-    async fn run(self) -> CaseReport {
+    async fn run(&self) -> CaseReport {
         let started = Instant::now();
         let (name, proves) = (self.case.name.to_string(), self.case.proves.to_owned());
         let (status, reason) = match self.outcome().await {
@@ -152,14 +167,14 @@ impl Runner {
             Err(Stop::Failed(reason)) => (CaseStatus::Failed, Some(reason)),
             Err(Stop::Skipped(reason)) => (CaseStatus::Skipped, Some(reason)),
         };
-        CaseReport { name, status, reason, duration_s: started.elapsed().as_secs_f64(), proves }
+        CaseReport { name, status, reason, flaky: None, duration_s: started.elapsed().as_secs_f64(), proves }
     }
 
-    async fn outcome(self) -> Check {
+    async fn outcome(&self) -> Check {
         if let Some(reason) = self.case.unmet(&self.info) {
             return Err(Stop::skipped(reason));
         }
-        let context = Context::new(self.provider, self.factory, self.info)?;
+        let context = Context::new(self.provider.clone(), self.factory.clone(), self.info.clone())?;
         let body = guarded("the case", self.deadline, self.case.run(context.clone())).await;
         let clean_up = {
             let context = context.clone();
@@ -174,6 +189,19 @@ impl Runner {
             (body, clean_up) => body.and(clean_up),
         }
     }
+}
+
+/// The case's last report: it runs again for as long as it fails and there are retries.
+async fn with_retries(first: CaseReport, retries: u32, again: impl AsyncFn() -> CaseReport) -> CaseReport {
+    let mut report = first;
+    for _ in 0..retries {
+        if report.status != CaseStatus::Failed {
+            break;
+        }
+        let failure = report.flaky.take().or(report.reason.take());
+        report = CaseReport { flaky: failure, ..again().await };
+    }
+    report
 }
 
 /// Runs a future on a task of its own, so that a panic is a failure of the case and a hang ends with the deadline.
@@ -197,11 +225,15 @@ pub async fn assert_conformant(factory: impl ProviderFactory) {
 }
 
 /// The same for a suite with options. The report as JSON goes to the file that the variable `SANDBOX_CONFORMANCE_JSON`
-/// names, if it is set.
+/// names, if it is set; `SANDBOX_CONFORMANCE_RETRIES` is the number for [`Suite::with_retries`].
 ///
 /// # Panics
 /// When the provider cannot be made or does not conform.
 pub async fn assert_suite(suite: Suite) {
+    let suite = match std::env::var("SANDBOX_CONFORMANCE_RETRIES") {
+        Ok(retries) => suite.with_retries(retries.parse().expect("SANDBOX_CONFORMANCE_RETRIES is a number")),
+        Err(_) => suite,
+    };
     let report = match suite.run().await {
         Ok(report) => report,
         Err(error) => panic!("the provider cannot be made: {error:?}"),
@@ -224,4 +256,53 @@ pub async fn run_cli(suite: Suite, json: bool, mut output: impl Write) -> Result
     let text = if json { format!("{}\n", report.to_json()) } else { report.to_string() };
     output.write_all(text.as_bytes()).map_err(|error| SandboxError::io("the report", error))?;
     Ok(report.is_conformant())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::{CaseReport, CaseStatus, with_retries};
+
+    fn ended(status: CaseStatus, reason: &str) -> CaseReport {
+        CaseReport {
+            name: "a.b".to_owned(),
+            status,
+            reason: (status != CaseStatus::Passed).then(|| reason.to_owned()),
+            flaky: None,
+            duration_s: 0.5,
+            proves: "A01".to_owned(),
+        }
+    }
+
+    /// How the case is reported that fails so often first, and how often it ran again.
+    async fn retried(failures: u32, retries: u32) -> (CaseReport, u32) {
+        let runs = Cell::new(0);
+        let run = || {
+            let number = runs.replace(runs.get() + 1);
+            match number < failures {
+                true => ended(CaseStatus::Failed, &format!("failure {number}")),
+                false => ended(CaseStatus::Passed, ""),
+            }
+        };
+        let report = with_retries(run(), retries, async || run()).await;
+        (report, runs.get() - 1)
+    }
+
+    #[tokio::test]
+    async fn only_what_failed_runs_again_and_its_failure_is_kept() {
+        use CaseStatus::{Failed, Passed};
+        for (failures, retries, status, flaky, again) in [
+            (0, 2, Passed, None, 0),
+            (1, 0, Failed, None, 0),
+            (1, 2, Passed, Some("failure 0"), 1),
+            (2, 2, Passed, Some("failure 0"), 2),
+            (3, 2, Failed, Some("failure 0"), 2),
+        ] {
+            let (report, runs) = retried(failures, retries).await;
+            let got = (report.status, report.flaky.as_deref(), runs);
+            assert_eq!(got, (status, flaky, again), "{failures} failures, {retries} retries");
+            assert_eq!(report.reason.is_some(), status == Failed, "{failures} failures, {retries} retries");
+        }
+    }
 }

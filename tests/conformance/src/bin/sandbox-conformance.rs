@@ -1,5 +1,5 @@
 //! Runs the conformance suite on a plugin file: `sandbox-conformance FILE [--config JSON] [--spec JSON] [--filter TEXT]
-//! [--minimum N] [--json]`.
+//! [--minimum N] [--retries N] [--json]`.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -8,8 +8,8 @@ use sandbox_conformance::{Suite, factory, run_cli};
 use sandbox_core::{SandboxSpec, abi::HostInfo};
 use serde_json::Value;
 
-const USAGE: &str =
-    "usage: sandbox-conformance FILE [--config JSON] [--spec JSON] [--filter TEXT] [--minimum N] [--json]";
+const USAGE: &str = "usage: sandbox-conformance FILE [--config JSON] [--spec JSON] [--filter TEXT] [--minimum N] \
+                     [--retries N] [--json]";
 
 struct Arguments {
     file: PathBuf,
@@ -17,6 +17,7 @@ struct Arguments {
     spec: SandboxSpec,
     filter: Option<String>,
     minimum: usize,
+    retries: u32,
     json: bool,
 }
 
@@ -29,6 +30,7 @@ fn arguments() -> Result<Arguments, String> {
         spec: SandboxSpec::default(),
         filter: None,
         minimum: 0,
+        retries: 0,
         json: false,
     };
     while let Some(argument) = given.next() {
@@ -39,6 +41,7 @@ fn arguments() -> Result<Arguments, String> {
             "--spec" => parsed.spec = SandboxSpec::from_json(json(value()?)?).map_err(|error| error.to_string())?,
             "--filter" => parsed.filter = Some(value()?),
             "--minimum" => parsed.minimum = value()?.parse().map_err(|_| "--minimum needs a number".to_owned())?,
+            "--retries" => parsed.retries = value()?.parse().map_err(|_| "--retries needs a number".to_owned())?,
             "--json" => parsed.json = true,
             flag if flag.starts_with('-') => return Err(format!("unknown flag {flag}")),
             _ if file.is_none() => file = Some(argument),
@@ -71,7 +74,9 @@ async fn main() -> ExitCode {
         let provider = loaded.entry.new_provider(&config);
         async move { provider }
     };
-    let mut suite = Suite::new(factory(new).with_spec(arguments.spec)).with_minimum_run(arguments.minimum);
+    let mut suite = Suite::new(factory(new).with_spec(arguments.spec))
+        .with_minimum_run(arguments.minimum)
+        .with_retries(arguments.retries);
     if let Some(filter) = arguments.filter {
         suite = suite.with_filter(filter);
     }
