@@ -21,7 +21,7 @@ fn a_new_plugin_is_built_verified_installed_used_and_removed() {
     let krate = folder.join("sandbox-provider-my-cloud2");
     // The versions of the checkout, so that nothing has to be fetched.
     fs::copy(checkout().join("Cargo.lock"), krate.join("Cargo.lock")).unwrap();
-    let target = products().parent().unwrap().join("sandbox-cli-new");
+    let target = products().parent().unwrap().join("fixtures/target");
     let cargo = |args: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(args).current_dir(&krate).env("CARGO_TARGET_DIR", &target).output().unwrap()

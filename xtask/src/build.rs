@@ -1,6 +1,7 @@
 //! Building sandboxctl and the plugins, and putting them where they find each other.
 
 use std::{
+    env,
     env::consts::{DLL_PREFIX, DLL_SUFFIX},
     fs,
     os::unix::fs::PermissionsExt,
@@ -52,8 +53,36 @@ pub(crate) fn providers() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What of `sandbox-api` is off by default and tested in a run of its own.
-pub(crate) const API_FEATURES: &str = "linked-local,opentelemetry";
+/// What is off by default in the workspace and used by its tests.
+const TEST_FEATURES: &str = "sandbox-conformance/cli,sandbox-api/opentelemetry";
+
+/// The same with what is tested in a run of its own: a linked provider takes the place of a loaded one.
+pub(crate) const LINKED_FEATURES: &str = "sandbox-conformance/cli,sandbox-api/opentelemetry,sandbox-api/linked-local";
+
+/// What cargo is to select wherever tests are built or run: with one set of features, each dependency is compiled once.
+/// Every selection of packages has features of its own.
+pub(crate) const WORKSPACE: [&str; 3] = ["--workspace", "--features", TEST_FEATURES];
+
+/// Set for the commands of the documentation: what they would build is there already, as a part of the workspace.
+pub(crate) const WHOLE: &str = "SANDBOX_XTASK_WHOLE";
+
+/// What is built.
+pub(crate) enum Selection {
+    /// Every library and program of the workspace, as tests use them.
+    Workspace,
+    /// sandboxctl, and the plugins of these providers.
+    Providers(Vec<String>),
+}
+
+impl Selection {
+    /// For a user's command that needs these providers.
+    pub(crate) fn needed(providers: Vec<String>) -> Self {
+        match env::var_os(WHOLE) {
+            Some(_) => Self::Workspace,
+            None => Self::Providers(providers),
+        }
+    }
+}
 
 pub(crate) fn package(provider: &str) -> String {
     format!("sandbox-provider-{provider}")
@@ -63,30 +92,39 @@ pub(crate) fn library(provider: &str) -> String {
     format!("{DLL_PREFIX}{}{DLL_SUFFIX}", package(provider).replace('-', "_"))
 }
 
-/// Builds the plugins and the agent and puts them into `providers/` beside the binaries of that profile. Returns that
-/// folder.
-pub(crate) fn plugins(profile: Profile) -> Result<PathBuf> {
-    let names = providers()?;
+/// Builds sandboxctl, the plugins and the agent, and puts plugins and agent into `providers/` beside the programs of that
+/// profile. Returns that folder.
+pub(crate) fn plugins(profile: Profile, selection: &Selection) -> Result<PathBuf> {
+    let all;
     let mut build = cargo(["build", "--quiet", "--lib"]);
     build.args(profile.arguments());
-    for name in &names {
-        build.args(["--package", &package(name)]);
-    }
+    let names = match selection {
+        Selection::Workspace => {
+            // With the dependencies of tests, whose features are others.
+            build.args(WORKSPACE).args(["--bins", "--test", "conformance"]);
+            all = providers()?;
+            &all
+        }
+        Selection::Providers(names) => {
+            build.args(["--package", "sandbox-cli", "--bin", "sandboxctl"]);
+            for name in names {
+                build.args(["--package", &package(name)]);
+            }
+            names
+        }
+    };
     must(build)?;
     let folder = profile.folder().join("providers");
-    for name in &names {
+    for name in names {
         place(&profile.folder().join(library(name)), &folder.join(library(name)), 0o755)?;
     }
     place(&agent(&native())?, &folder.join(agent_name()), 0o755)?;
     Ok(folder)
 }
 
-/// Builds sandboxctl and the plugins beside it. Returns the path of sandboxctl.
-pub(crate) fn sandboxctl(profile: Profile) -> Result<PathBuf> {
-    let mut build = cargo(["build", "--quiet", "--package", "sandbox-cli", "--bin", "sandboxctl"]);
-    build.args(profile.arguments());
-    must(build)?;
-    plugins(profile)?;
+/// Builds the same. Returns the path of sandboxctl.
+pub(crate) fn sandboxctl(profile: Profile, selection: &Selection) -> Result<PathBuf> {
+    plugins(profile, selection)?;
     Ok(profile.folder().join("sandboxctl"))
 }
 

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    build::{self, Profile},
-    command::{cargo, must, root, target},
+    build::{self, Profile, Selection, WORKSPACE},
+    command::{cargo, root, target},
     double::{Backend, merged},
     engine::{self, Engine},
 };
@@ -37,9 +37,7 @@ pub(crate) fn conformance(provider: &str, json: bool, engine: Option<&Engine>) -
     if !known.iter().any(|name| name == provider) {
         bail!("no provider {provider:?} in this repository; there are: {}", known.join(", "));
     }
-    let folder = build::plugins(Profile::Dev)?;
-    must(cargo(["build", "--quiet", "--package", "sandbox-conformance", "--features", "cli", "--bins"]))?;
-    let package = build::package(provider);
+    let folder = build::plugins(Profile::Dev, &Selection::Workspace)?;
     let backend = Backend::start(provider, engine)?;
     let plain = Variant { config: backend.config.clone(), spec: backend.spec.clone() };
 
@@ -83,10 +81,11 @@ pub(crate) fn conformance(provider: &str, json: bool, engine: Option<&Engine>) -
         }
         eprintln!("==> conformance of {provider}, linked, with {what}");
         let report = target().join(format!("{test}-{provider}.json"));
-        let mut linked = cargo(["test", "--quiet", "--package", &package, "--test", &test, "--", "--nocapture"]);
+        let mut linked = cargo(["test", "--quiet"]);
+        linked.args(WORKSPACE).args(["--test", &test, "--", "--nocapture"]);
         linked.env("SANDBOX_CONFORMANCE_JSON", &report).env("SANDBOX_CONFORMANCE_RETRIES", RETRIES);
         if test == "conformance" {
-            // The file may have it on other things besides.
+            // Each provider has a file of this name.
             linked.arg(format!("{provider}_keeps_the_provider_contract"));
         }
         linked.envs(backend.environment.iter().cloned());

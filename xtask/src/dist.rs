@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    build::{self, Profile, library, package, place},
+    build::{self, Profile, Selection, library, package, place},
     command::{cargo, must, output, root, target},
 };
 
@@ -21,7 +21,7 @@ pub(crate) const UNOPTIMISED: &str = "SANDBOX_XTASK_UNOPTIMISED";
 
 pub(crate) fn install(prefix: &Path) -> Result<ExitCode> {
     let profile = Profile::of(std::env::var_os(UNOPTIMISED).is_none());
-    let sandboxctl = build::sandboxctl(profile)?;
+    let sandboxctl = build::sandboxctl(profile, &Selection::needed(build::providers()?))?;
     let prefix = std::path::absolute(prefix).context("the prefix is not a path")?;
     lay_out(&build::native(), &profile.folder(), &sandboxctl, &prefix)?;
     println!("installed {}", prefix.join("bin/sandboxctl").display());

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    build::{self, Profile},
+    build::{self, Profile, Selection},
     command::{output, root, target},
     dist,
 };
@@ -34,7 +34,7 @@ struct Documented {
 }
 
 pub(crate) fn docs() -> Result<ExitCode> {
-    let sandboxctl = build::sandboxctl(Profile::Dev)?;
+    let sandboxctl = build::sandboxctl(Profile::Dev, &Selection::Workspace)?;
     let scratch = target().join("docs-scratch");
     let mut run = 0;
     let mut failed = 0;
@@ -118,7 +118,7 @@ fn run_one(command: &Documented, sandboxctl: &Path, home: &Path) -> Result<()> {
     }
     // They build into our target folder, wherever that is.
     if is_ours {
-        bash.env("CARGO_TARGET_DIR", target()).env(dist::UNOPTIMISED, "1");
+        bash.env("CARGO_TARGET_DIR", target()).env(dist::UNOPTIMISED, "1").env(build::WHOLE, "1");
     }
     let output = bash.output().context("cannot start bash")?;
     let code = output.status.code().unwrap_or(-1);

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::{
     build::{self, Profile},
-    command::{cargo, must, root},
+    command::root,
     engine::{self, Engine},
     needs, python,
 };
 
-/// The variable in which a double finds the program inside of sandboxes.
-const AGENT: &str = "SANDBOX_AGENT";
+/// The variable in which tests and doubles find the program inside of sandboxes.
+pub(crate) const AGENT: &str = "SANDBOX_AGENT";
 
 /// The backend of a run. It ends with this value.
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Starts what this provider needs; an engine only where none is given.
+    /// Starts what this provider needs; an engine only where none is given. The workspace is built.
     pub(crate) fn start(provider: &str, engine: Option<&Engine>) -> Result<Self> {
         match provider {
             "daytona" => daytona(),
@@ -91,7 +91,6 @@ fn daytona() -> Result<Backend> {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
     let (settings, spec) = (read("settings.json")?, read("spec.json")?);
-    must(cargo(["build", "--quiet", "--package", "sandbox-daytona-double", "--bins"]))?;
     let (double, address) = Running::start(&mut Command::new(Profile::Dev.folder().join("daytona-double")))?;
     Ok(Backend {
         config: serde_json::from_str(&settings.replace("{url}", &address)).context("settings.json")?,
@@ -108,7 +107,6 @@ fn fargate() -> Result<Backend> {
         (variable, python::environment(name, packages)?.join(program).into()),
         (AGENT, build::agent(&build::native())?.into()),
     ];
-    must(cargo(["build", "--quiet", "--package", "fargate-double", "--bins"]))?;
     let mut command = Command::new(Profile::Dev.folder().join("fargate-double"));
     command.envs(environment.iter().map(|(name, value): &(_, OsString)| (name, value)));
     let (double, settings) = Running::start(&mut command)?;
@@ -124,7 +122,6 @@ fn fargate() -> Result<Backend> {
 fn opensandbox() -> Result<Backend> {
     const KEY: &str = "key-of-the-conformance-run";
     let execd = build::execd()?;
-    must(cargo(["build", "--quiet", "--package", "opensandbox-double", "--bin", "opensandbox-double"]))?;
     let mut command = Command::new(Profile::Dev.folder().join("opensandbox-double"));
     command.arg(KEY).env("OPENSANDBOX_EXECD", &execd);
     let (double, address) = Running::start(&mut command)?;

@@ -30,7 +30,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Build sandboxctl and the provider plugins, and run sandboxctl with the arguments after `--`.
+    /// Build sandboxctl, the plugin of `local` and those of providers that the arguments name, and run sandboxctl with the
+    /// arguments after `--`.
     Run {
         /// Build with optimisation.
         #[arg(long)]
@@ -54,7 +55,7 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
-    /// Build the provider plugins and put them beside sandboxctl.
+    /// Build sandboxctl and every provider plugin, and put the plugins beside sandboxctl.
     BuildPlugins {
         /// Build with optimisation.
         #[arg(long)]
@@ -120,6 +121,12 @@ enum Task {
     },
 }
 
+fn build_plugins(release: bool) -> anyhow::Result<ExitCode> {
+    let selection = build::Selection::needed(build::providers()?);
+    build::plugins(build::Profile::of(release), &selection)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Run { release, arguments } => run::run(release, &arguments),
@@ -127,7 +134,7 @@ fn main() -> ExitCode {
         Task::Test => test::test(),
         Task::Check { list: true, .. } => check::list(),
         Task::Check { steps, skip, .. } => check::check(&steps, &skip),
-        Task::BuildPlugins { release } => build::plugins(build::Profile::of(release)).map(|_| ExitCode::SUCCESS),
+        Task::BuildPlugins { release } => build_plugins(release),
         Task::NewPlugin { name, path } => run::new_plugin(&name, path),
         Task::Install { prefix } => dist::install(&prefix),
         Task::Dist => dist::dist(),

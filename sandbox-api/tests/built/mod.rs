@@ -7,10 +7,13 @@ use std::{
     sync::OnceLock,
 };
 
-/// The folder of the examples, built with the local provider linked.
+/// The folder of the examples with the local provider linked: what `SANDBOX_TEST_EXAMPLES` names, else they are built.
 pub fn examples() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("SANDBOX_TEST_EXAMPLES") {
+            return folder.into();
+        }
         let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
         // Each test is a program of its own: one builds, the others wait.
         let lock = std::fs::File::create(target.join("sandbox-api-examples.lock")).unwrap();

@@ -32,26 +32,35 @@ pub(crate) fn provider_dir() -> &'static Path {
         // Test programs run one after another or at the same time: one builds, the others wait.
         let lock = fs::File::create(target.join("sandbox-cli-tests.lock")).expect("the target folder can be written");
         lock.lock().expect("the lock can be taken");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "sandbox-provider-local", "-p", "sandbox-agent"]).current_dir(checkout());
-        build.env("CARGO_TARGET_DIR", target);
-        if products().ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the local provider cannot be built");
+        let agent = format!("sandbox-agent-{}", std::env::consts::ARCH);
+        let (library, given) = ("libsandbox_provider_local.so", std::env::var_os("SANDBOX_PROVIDER_DIR"));
+        let built = match &given {
+            // `cargo xtask test` gives them as they are shipped.
+            Some(folder) => [library, &agent].map(|file| Path::new(folder).join(file)),
+            None => build(target),
+        };
         let folder = target.join("sandbox-cli-tests");
         fs::create_dir_all(&folder).unwrap();
-        let agent = format!("sandbox-agent-{}", std::env::consts::ARCH);
-        for (from, to) in
-            [("libsandbox_provider_local.so", "libsandbox_provider_local.so"), ("sandbox-agent", agent.as_str())]
-        {
+        for (from, to) in built.iter().zip([library, &agent]) {
             // A new file, renamed: one that is in use is never overwritten.
             let part = folder.join(format!(".{}", std::process::id()));
-            fs::copy(products().join(from), &part).unwrap();
+            fs::copy(from, &part).unwrap();
             fs::rename(&part, folder.join(to)).unwrap();
         }
         folder
     })
+}
+
+/// Builds the plugin of the local provider and the agent.
+fn build(target: &Path) -> [PathBuf; 2] {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "-p", "sandbox-provider-local", "-p", "sandbox-agent"]).current_dir(checkout());
+    build.env("CARGO_TARGET_DIR", target);
+    if products().ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the local provider cannot be built");
+    ["libsandbox_provider_local.so", "sandbox-agent"].map(|file| products().join(file))
 }
 
 /// A command of the program with nothing of this process's configuration.

@@ -6,8 +6,11 @@ use std::{
     sync::OnceLock,
 };
 
-/// Set where this program runs as another user: the agent's file, which that user cannot build.
-const VARIABLE: &str = "SANDBOX_TEST_AGENT";
+/// The agent's file, where it is built already: `cargo xtask test` gives the one that is shipped.
+const AGENT: &str = "SANDBOX_AGENT";
+
+/// Set where this program runs as another user.
+const OTHER_USER: &str = "SANDBOX_TEST_OTHER_USER";
 
 /// An account that owns nothing.
 const NOBODY: &str = "65534";
@@ -15,7 +18,7 @@ const NOBODY: &str = "65534";
 /// The agent's file. Cargo's own lock lets one build it at a time.
 pub(crate) fn agent() -> &'static Path {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| std::env::var_os(VARIABLE).map_or_else(build, PathBuf::from))
+    FILE.get_or_init(|| std::env::var_os(AGENT).map_or_else(build, PathBuf::from))
 }
 
 fn build() -> PathBuf {
@@ -33,7 +36,7 @@ fn build() -> PathBuf {
 /// Whether this program was started by [`as_nobody`].
 #[allow(dead_code, reason = "each test program uses its part")]
 pub(crate) fn is_nobody() -> bool {
-    std::env::var_os(VARIABLE).is_some()
+    std::env::var_os(OTHER_USER).is_some()
 }
 
 /// Runs one test of this program as a user without privileges, and gives what it wrote.
@@ -59,7 +62,8 @@ pub(crate) fn as_nobody_by(wrapper: &[&str], test: &str) -> String {
         .args(wrapper)
         .arg(program)
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(VARIABLE, &agent_copy)
+        .env(AGENT, &agent_copy)
+        .env(OTHER_USER, "1")
         .env("TMPDIR", &own)
         .env("HOME", &own)
         .current_dir(&own)
