@@ -14,14 +14,14 @@ use crate::{
     build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, root, target},
     double::{Backend, merged},
-    engine::{self, Engine},
+    engine,
 };
 
 /// In a file of settings: the folder with programs for images that have none.
 const TOOLS: &str = "{tools}";
 
-/// How often a case that failed runs again; it is reported as flaky, as by nextest.
-const RETRIES: &str = "1";
+/// How often a case that failed runs again, with the variable for linked suites; it is reported as flaky, as by nextest.
+pub(crate) const RETRIES: (&str, &str) = ("SANDBOX_CONFORMANCE_RETRIES", "1");
 
 /// Totals of a run: what its last line says.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -31,14 +31,14 @@ struct Totals {
     skipped: u32,
 }
 
-/// Runs the suite. `engine` is for docker; without it one is started.
-pub(crate) fn conformance(provider: &str, json: bool, engine: Option<&Engine>) -> Result<ExitCode> {
+/// Runs the suite.
+pub(crate) fn conformance(provider: &str, json: bool) -> Result<ExitCode> {
     let known = build::providers()?;
     if !known.iter().any(|name| name == provider) {
         bail!("no provider {provider:?} in this repository; there are: {}", known.join(", "));
     }
     let folder = build::plugins(Profile::Dev, &Selection::Workspace)?;
-    let backend = Backend::start(provider, engine)?;
+    let backend = Backend::start(provider)?;
     let plain = Variant { config: backend.config.clone(), spec: backend.spec.clone() };
 
     let library = folder.join(build::library(provider));
@@ -83,7 +83,7 @@ pub(crate) fn conformance(provider: &str, json: bool, engine: Option<&Engine>) -
         let report = target().join(format!("{test}-{provider}.json"));
         let mut linked = cargo(["test", "--quiet"]);
         linked.args(WORKSPACE).args(["--test", &test, "--", "--nocapture"]);
-        linked.env("SANDBOX_CONFORMANCE_JSON", &report).env("SANDBOX_CONFORMANCE_RETRIES", RETRIES);
+        linked.env("SANDBOX_CONFORMANCE_JSON", &report).env(RETRIES.0, RETRIES.1);
         if test == "conformance" {
             // Each provider has a file of this name.
             linked.arg(format!("{provider}_keeps_the_provider_contract"));
@@ -154,7 +154,7 @@ impl Variant {
 /// The suite on a plugin file.
 fn suite(library: &Path, variant: &Variant, json: bool) -> Command {
     let mut suite = Command::new(Profile::Dev.folder().join("sandbox-conformance"));
-    suite.arg(library).args(["--retries", RETRIES]);
+    suite.arg(library).args(["--retries", RETRIES.1]);
     for (option, value) in [("--config", &variant.config), ("--spec", &variant.spec)] {
         if !value.is_null() {
             suite.args([option, &value.to_string()]);

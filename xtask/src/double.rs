@@ -37,11 +37,11 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Starts what this provider needs; an engine only where none is given. The workspace is built.
-    pub(crate) fn start(provider: &str, engine: Option<&Engine>) -> Result<Self> {
+    /// Starts what this provider needs. The workspace is built.
+    pub(crate) fn start(provider: &str) -> Result<Self> {
         match provider {
             "daytona" => daytona(),
-            "docker" => docker(engine),
+            "docker" => docker(),
             "fargate" => fargate(),
             "opensandbox" => opensandbox(),
             _ => Ok(Self::default()),
@@ -49,16 +49,16 @@ impl Backend {
     }
 }
 
-fn docker(given: Option<&Engine>) -> Result<Backend> {
-    let own = if given.is_none() { Some(Engine::start()?) } else { None };
-    let address = given.or(own.as_ref()).map(|engine| engine.address().to_owned()).unwrap_or_default();
+fn docker() -> Result<Backend> {
+    let engine = Engine::start()?;
+    let address = engine.address().to_owned();
     Ok(Backend {
         _forwarding: NoForwarding::set(),
         config: json!({ "host": address, "use_docker_config": false }),
         spec: json!({ "image": "sandbox-test/busybox:1" }),
         environment: vec![(engine::VARIABLE, address.into())],
         variant_variable: Some("SANDBOX_TEST_VARIANT"),
-        _engine: own,
+        _engine: Some(engine),
         ..Backend::default()
     })
 }

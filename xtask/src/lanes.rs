@@ -3,66 +3,81 @@
 
 use std::{
     env,
+    path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{build, conformance::conformance, engine::Engine};
+use crate::{
+    build,
+    engine::{self, Engine},
+};
 
 /// What runs on this machine's kernel: it measures limits and counts what is left, so it is not run beside its like.
 const OF_THIS_KERNEL: [&str; 2] = ["docker", "local"];
 
-/// A provider, and how its run ended.
-pub(crate) type Ended = (String, Result<()>);
+/// A part of a run, how it ended, and what is to be seen at the very end of it all.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) ended: Result<()>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Part {
+    pub(crate) fn new(name: impl Into<String>, ended: Result<()>) -> Self {
+        Self { name: name.into(), ended, notes: Vec::new() }
+    }
+}
 
 /// Runs the suite on every provider and tells how each run ended.
 ///
 /// # Errors
 /// When the providers, or this program, cannot be found.
-pub(crate) fn every_provider(engine: &Engine) -> Result<Vec<Ended>> {
+pub(crate) fn every_provider(engine: &Engine) -> Result<Vec<Part>> {
     let this = env::current_exe().context("cannot find this program")?;
     let (own, others): (Vec<_>, Vec<_>) =
         build::providers()?.into_iter().partition(|name| OF_THIS_KERNEL.contains(&name.as_str()));
+    let lane = |names: Vec<String>| names.into_iter().map(|name| apart(&this, name, engine)).collect::<Vec<_>>();
     let mut ended = thread::scope(|scope| {
-        let beside = scope.spawn(|| others.into_iter().map(|name| apart(&this, name)).collect::<Vec<_>>());
-        let mut ended: Vec<Ended> = own
-            .into_iter()
-            .map(|name| {
-                let run = conformance(&name, false, Some(engine)).and_then(succeeded);
-                (name, run)
-            })
-            .collect();
+        let beside = scope.spawn(|| lane(others));
+        let mut ended = lane(own);
         match beside.join() {
             Ok(others) => ended.extend(others),
             Err(panic) => std::panic::resume_unwind(panic),
         }
         ended
     });
-    ended.sort_by(|one, other| one.0.cmp(&other.0));
+    ended.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(ended)
 }
 
 /// Runs the suite on one provider in a process of its own, and shows what it said in one piece.
-fn apart(this: &std::path::Path, name: String) -> Ended {
-    let output = Command::new(this).args(["conformance", &name]).stdin(Stdio::null()).output();
-    let run = output.context("cannot start the conformance suite").and_then(|output| {
-        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        println!("==> conformance of {name}\n{said}{told}");
-        if !output.status.success() {
-            bail!("it failed, see above: {}", output.status);
+fn apart(this: &Path, name: String, engine: &Engine) -> Part {
+    let mut run = Command::new(this);
+    run.args(["conformance", &name]).env(engine::VARIABLE, engine.address()).stdin(Stdio::null());
+    let mut part = Part::new(format!("conformance of {name}"), Ok(()));
+    match run.output() {
+        Ok(output) => {
+            let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            println!("==> {}\n{said}{told}", part.name);
+            let of_note =
+                |line: &&str| line.starts_with(" FAIL ") || line.contains(" (flaky;") || line.starts_with("error: ");
+            part.notes = said.lines().chain(told.lines()).filter(of_note).map(str::to_owned).collect();
+            if !output.status.success() {
+                part.ended = Err(anyhow!("{}", output.status));
+            }
         }
-        Ok(())
-    });
-    (name, run)
+        Err(error) => part.ended = Err(anyhow!("cannot start the conformance suite: {error}")),
+    }
+    part
 }
 
 /// Runs the suite on every provider, and says which of them failed.
 pub(crate) fn all() -> Result<ExitCode> {
     let engine = Engine::start()?;
-    let ended = every_provider(&engine)?;
-    Ok(report(ended.into_iter().map(|(name, run)| (format!("conformance of {name}"), run))))
+    Ok(report(every_provider(&engine)?))
 }
 
 /// Success, or that something failed.
@@ -73,16 +88,19 @@ pub(crate) fn succeeded(code: ExitCode) -> Result<()> {
     }
 }
 
-/// Prints how each part ended; a success when all of them were.
-pub(crate) fn report(parts: impl IntoIterator<Item = (String, Result<()>)>) -> ExitCode {
+/// Prints how each part ended, with its notes; a success when all of them were.
+pub(crate) fn report(parts: impl IntoIterator<Item = Part>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
-    for (part, ended) in parts {
-        match ended {
-            Ok(()) => println!("==> {part}: passed"),
+    for part in parts {
+        match part.ended {
+            Ok(()) => println!("==> {}: passed", part.name),
             Err(error) => {
-                println!("==> {part}: FAILED: {error:#}");
+                println!("==> {}: FAILED: {error:#}", part.name);
                 code = ExitCode::FAILURE;
             }
+        }
+        for note in part.notes {
+            println!("    {}", note.trim());
         }
     }
     code

@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         Task::Install { prefix } => dist::install(&prefix),
         Task::Dist => dist::dist(),
         Task::Deps => deps::deps(),
-        Task::Conformance { provider: Some(provider), json } => conformance::conformance(&provider, json, None),
+        Task::Conformance { provider: Some(provider), json } => conformance::conformance(&provider, json),
         Task::Conformance { provider: None, .. } => lanes::all(),
         Task::Engine { command } => engine::with_engine(&command),
         Task::Docs => docs::docs(),

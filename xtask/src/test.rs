@@ -2,20 +2,22 @@
 
 use std::{
     env,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 
 use crate::{
     build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, must},
+    conformance::RETRIES,
     docs,
     double::AGENT,
     engine::{self, Engine},
-    lanes::{self, report, succeeded},
+    lanes::{self, Part, report, succeeded},
     needs, python, run,
 };
 
@@ -78,21 +80,36 @@ pub(crate) fn test() -> Result<ExitCode> {
     // The agent as it is shipped, and what is beside it.
     tests.env(AGENT, &agent).env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", agent.with_file_name(""));
     tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd()?);
-    tests.env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
+    tests.env(RETRIES.0, RETRIES.1).env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
     // One run tells everything that is broken: no part is left out because another failed.
-    let mut parts = vec![("the tests".to_owned(), must(tests))];
-    // With features that are off by default, apart from the others: a linked provider would take the place of loaded ones.
-    parts.push(("features".to_owned(), must(linked("test", &agent))));
+    let mut parts = lanes::every_provider(&engine)?;
+    parts.push(Part::new("docs", docs::docs().and_then(succeeded)));
     // nextest runs no documentation tests.
     let mut documentation = cargo(["test", "--doc", "--quiet"]);
     documentation.args(WORKSPACE);
-    parts.push(("doc tests".to_owned(), must(documentation)));
+    parts.push(Part::new("doc tests", must(documentation)));
     // The short form; the long one is a command of its own.
-    parts.push(("soak".to_owned(), run::soak("local", SOAK_ROUNDS, Profile::Dev).and_then(succeeded)));
-    parts
-        .extend(lanes::every_provider(&engine)?.into_iter().map(|(name, run)| (format!("conformance of {name}"), run)));
-    parts.push(("docs".to_owned(), docs::docs().and_then(succeeded)));
+    parts.push(Part::new("soak", run::soak("local", SOAK_ROUNDS, Profile::Dev).and_then(succeeded)));
+    // With features that are off by default, apart from the others: a linked provider would take the place of loaded ones.
+    parts.push(Part::new("features", must(linked("test", &agent))));
+    let (ended, notes) = with_summary(tests)?;
+    parts.push(Part { name: "tests".to_owned(), ended, notes });
     Ok(report(parts))
+}
+
+/// Runs the tests, and gives what is said of them all at the end: what failed, and what passed at a second try only.
+fn with_summary(mut tests: Command) -> Result<(Result<()>, Vec<String>)> {
+    let mut child = tests.stderr(Stdio::piped()).spawn().context("cannot start the tests")?;
+    let mut summary = Vec::new();
+    for line in BufReader::new(child.stderr.take().context("the tests have no output")?).lines() {
+        let line = line.context("the tests' output is not text")?;
+        eprintln!("{line}");
+        if !summary.is_empty() || line.trim_start().starts_with("Summary [") {
+            summary.push(line);
+        }
+    }
+    let status = child.wait().context("cannot wait for the tests")?;
+    Ok((if status.success() { Ok(()) } else { Err(anyhow!("{status}")) }, summary))
 }
 
 /// Builds what the tests are, run and load; all that is built later is built already then. Returns the agent as it is
