@@ -151,7 +151,7 @@ fn put_between_marks(page: &str, name: &str, table: &str) -> Result<()> {
 /// Loads and plans every compose file of a folder.
 pub(crate) fn compose_corpus(folder: &std::path::Path, verbose: bool) -> Result<ExitCode> {
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
-    let mut command = cargo(["run", "--quiet", "--package", "sandbox-api", "--example", "compose-corpus", "--"]);
-    command.arg(folder).args(verbose.then_some("--verbose"));
+    let mut command = cargo(["run", "--quiet", "--example", "compose-corpus"]);
+    command.args(WORKSPACE).arg("--").arg(folder).args(verbose.then_some("--verbose"));
     Ok(exit_code(status(&mut command)?))
 }
