@@ -40,7 +40,8 @@ pub(crate) fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
         return Ok(programs);
     }
     let mut pip = Command::new(programs.join("pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages);
+    // What is imported is compiled then; most of it never is.
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-compile"]).args(packages);
     if !status(&mut pip)?.success() {
         bail!("pip could not install {}, which the tests need", packages.join(", "));
     }
