@@ -102,7 +102,7 @@ fn run_one(command: &Documented, sandboxctl: &Path, home: &Path) -> Result<()> {
     path.push(":");
     path.push(env::var_os("PATH").unwrap_or_default());
     // What cargo does to this workspace works in the repository only; everything else works anywhere.
-    let is_ours = ["cargo xtask", "cargo run -p"].iter().any(|start| command.text.starts_with(start));
+    let is_ours = ["cargo xtask", "cargo run "].iter().any(|start| command.text.starts_with(start));
     let folder = if is_ours { root() } else { home.to_owned() };
     let mut bash = Command::new("bash");
     bash.args(["-c", &command.text]).current_dir(folder).env("PATH", path).env("HOME", home);
