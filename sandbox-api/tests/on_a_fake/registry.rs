@@ -1,10 +1,8 @@
 //! The providers of this process by name.
 
-mod fake;
-
 use std::sync::Arc;
 
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{
     AsyncSandbox, BUILTIN_PROVIDERS, ErrorKind, Override, ProviderOrigin, Sandbox, SandboxError, SandboxProvider,
     create_provider, get_provider, list_providers, register_provider, resolve_provider_config, serde_json::json,

@@ -1,10 +1,8 @@
 //! The report of the clean-up lane. One test: the lane is one for the process.
 
-mod fake;
-
 use std::{sync::Arc, time::Duration};
 
-use fake::{Fake, Gate};
+use crate::fake::{Fake, Gate};
 use sandbox_api::{AsyncSandbox, Ownership, flush_cleanup, flush_cleanup_blocking};
 use sandbox_core::SandboxSpec;
 

@@ -1,13 +1,11 @@
 //! What is counted, and that nothing secret is among it.
 
-mod fake;
-
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
 
-use fake::Fake;
+use crate::fake::Fake;
 use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit};
 use sandbox_api::{AsyncSandbox, describe_metrics};
 use sandbox_core::{Capability, ExecRequest, SandboxSpec};

@@ -1,10 +1,8 @@
 //! Files, with and without the capability.
 
-mod fake;
-
 use std::sync::Arc;
 
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::AsyncSandbox;
 use sandbox_core::{Capability, ErrorKind, ReadRange, SandboxSpec, WriteOptions};
 

@@ -1,10 +1,8 @@
 //! The state table, stopping, and the thin calls.
 
-mod fake;
-
 use std::{sync::Arc, time::Duration};
 
-use fake::{Fake, Gate};
+use crate::fake::{Fake, Gate};
 use sandbox_api::{AsyncSandbox, ControlTimeouts, Ownership};
 use sandbox_core::{Capability, ErrorKind, Field, Result, SandboxSpec, SandboxStatus};
 use serde_json::json;

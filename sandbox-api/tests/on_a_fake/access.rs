@@ -1,8 +1,6 @@
 //! A borrower's view of a sandbox.
 
-mod fake;
-
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{AsyncSandbox, SandboxAccess};
 use sandbox_core::{Capability, ErrorKind, SandboxSpec, SandboxStatus, serde_json};
 

@@ -1,13 +1,11 @@
 //! Dropping a started sandbox: never blocks, never leaks, wherever it happens.
 
-mod fake;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use fake::{Fake, Gate};
+use crate::fake::{Fake, Gate};
 use sandbox_api::{AsyncSandbox, Ownership};
 use sandbox_core::{Capability, ErrorKind, SandboxSpec};
 

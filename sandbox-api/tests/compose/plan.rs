@@ -1,8 +1,6 @@
 //! What a document becomes on providers of three kinds. Nothing is started.
 
-mod compose_fake;
-
-use compose_fake::{Kind, capabilities, info};
+use crate::fake::{Kind, capabilities, info};
 use sandbox_api::compose::{
     BindPolicy, ComposeAllow, ComposeOptions, ComposePlanned, ComposeProject, FindingClass, Networking, PlanOptions,
     PublishPolicy, Severity,

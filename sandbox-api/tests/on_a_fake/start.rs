@@ -1,10 +1,8 @@
 //! Starting a sandbox: order, refusals, and that nothing of a start that goes wrong is left.
 
-mod fake;
-
 use std::{sync::Arc, time::Duration};
 
-use fake::{Fake, Gate};
+use crate::fake::{Fake, Gate};
 use sandbox_api::{AsyncSandbox, Ownership};
 use sandbox_core::{ErrorKind, Field, Owner, SandboxError, SandboxSidecarSpec, SandboxSpec, SandboxStatus};
 

@@ -1,10 +1,8 @@
 //! Limits that all sandboxes of a provider share.
 
-mod fake;
-
 use std::{sync::Arc, time::Duration};
 
-use fake::{Fake, Gate};
+use crate::fake::{Fake, Gate};
 use sandbox_api::{Admission, AdmissionLimits, AsyncSandbox, Ownership};
 use sandbox_core::{ErrorKind, ExecRequest, SandboxSpec};
 

@@ -1,8 +1,6 @@
 //! Containers beside the main one.
 
-mod fake;
-
-use fake::Fake;
+use crate::fake::Fake;
 use sandbox_api::{AsyncSandbox, Sandbox, SandboxSidecarSpec};
 use sandbox_core::{Capability, ErrorKind, ExecRequest, SandboxSpec, serde_json::json};
 

@@ -1,10 +1,8 @@
 //! Stacks on a provider in this process.
 
-mod compose_fake;
-
 use std::{path::Path, sync::Arc, time::Duration};
 
-use compose_fake::{Kind, PATIENCE, StackFake};
+use crate::fake::{Kind, PATIENCE, StackFake};
 use sandbox_api::{
     ErrorKind,
     compose::{
@@ -473,7 +471,7 @@ volumes: {data: {}}
     {
         let world = fake.world();
         let of = |name: &str| {
-            world.sandboxes.values().find(|sandbox| compose_fake::service_of(&sandbox.spec) == name).unwrap()
+            world.sandboxes.values().find(|sandbox| crate::fake::service_of(&sandbox.spec) == name).unwrap()
         };
         let address = of("db").address.clone();
         assert_eq!(of("web").hosts.get("db"), Some(&address));
