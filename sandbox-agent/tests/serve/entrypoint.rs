@@ -1,8 +1,6 @@
 //! The sandbox's own main process.
-#![allow(missing_docs, reason = "tests are sentences")]
 
-mod serve_support;
-
+use crate::support::{Agent, As, eventually, seconds, sh, within};
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_core::{ErrorKind, ExecOutcome, ExecRequest, StartFailure};
 use sandbox_protocol::{
@@ -10,7 +8,6 @@ use sandbox_protocol::{
     methods::{self, AgentInfo, ENTRYPOINT_ID, EntrypointInfo, ExecLogs, ExecWait, ExecWaited, Nothing},
 };
 use serde_json::{Value, json};
-use serve_support::{Agent, As, eventually, seconds, sh, within};
 
 fn script(text: &str) -> Value {
     json!({ "argv": ["sh", "-c", text] })

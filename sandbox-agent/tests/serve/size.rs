@@ -1,11 +1,8 @@
 //! How large the agent is. Means something for a release build only: `SERVE_PROGRAM` names one.
-#![allow(missing_docs, reason = "tests are sentences")]
 
-mod serve_support;
-
+use crate::support::{Agent, eventually, sh};
 use sandbox_core::{ExecEvent, ExecRequest};
 use serde_json::json;
-use serve_support::{Agent, eventually, sh};
 
 /// What is the agent's alone. The rest of its RSS is its file, shared with the page cache: how much of that is mapped
 /// depends on the size of the cache's folios more than on the agent (1.5 to 2.0 MiB of one and the same program).
@@ -49,7 +46,7 @@ async fn the_agent_is_small_when_idle_and_stays_bounded_in_a_flood() {
     }
     eventually("what the flood needed is given back", async || own_kib(&agent) <= idle.1 + FLOOD_MAX_KIB / 4).await;
     let after = (kib(&agent, "VmRSS:"), own_kib(&agent));
-    let file = std::fs::metadata(serve_support::program()).unwrap().len();
+    let file = std::fs::metadata(crate::support::program()).unwrap().len();
     println!(
         "file {file} B; KiB resident and own: idle {idle:?}, after {after:?}; own in 256 MiB of output {most}, {flood:?}"
     );

@@ -1,17 +1,14 @@
 //! Listeners inside for clients outside, and names that resolve inside.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
 
+use crate::support::{Agent, As, default_config, eventually, seconds, sh, within};
 use sandbox_core::{ErrorKind, Session};
 use sandbox_protocol::{
     Client, ForwardEvent, ListenEvent,
     methods::{self, HostsSet, Nothing, PortAccept, PortListen, PortListening, UnixListen},
 };
 use serde_json::json;
-use serve_support::{Agent, As, default_config, eventually, seconds, sh, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},

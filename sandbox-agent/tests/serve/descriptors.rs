@@ -1,17 +1,14 @@
 //! Files that move as descriptors: copied by the kernel, and nothing of them stays inside.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::{MetadataExt, PermissionsExt},
 };
 
+use crate::support::{Agent, default_config, eventually, numbered, seconds, sh, within};
 use sandbox_core::{ErrorKind, FileKind, ReadRange, WriteOptions};
 use sandbox_protocol::methods::{self, BytesMoved, FileWriteFd};
 use serde_json::json;
-use serve_support::{Agent, default_config, eventually, numbered, seconds, sh, within};
 
 fn write_only(path: &std::path::Path) -> File {
     OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap()

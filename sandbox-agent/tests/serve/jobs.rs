@@ -1,8 +1,6 @@
 //! Detached commands: their kept output, a second reader, and input over lost connections.
-#![allow(missing_docs, reason = "tests are sentences")]
 
-mod serve_support;
-
+use crate::support::{Agent, default_config, drain, numbered, seconds, within};
 use sandbox_core::{ErrorKind, ExecEvent, ExecExit, ExecOutcome, ExecRequest, ExecStream, Session, StdinSource};
 use sandbox_protocol::{
     Client, LogEvent,
@@ -12,7 +10,6 @@ use sandbox_protocol::{
     },
 };
 use serde_json::json;
-use serve_support::{Agent, default_config, drain, numbered, seconds, within};
 
 fn detached(id: &str, request: ExecRequest) -> ExecStart {
     let mut start = ExecStart::new(request);

@@ -1,14 +1,11 @@
 //! Terminals over the real agent.
-#![allow(missing_docs, reason = "tests are sentences")]
 
-mod serve_support;
-
+use crate::support::{Agent, default_config, eventually, seconds, within};
 use sandbox_core::{AttachOptions, ErrorKind, ExecExit, ExecOutcome, PtyEvent, PtyStream, SandboxPtySpec};
 use sandbox_protocol::{
     Client,
     methods::{self, PtyAttachRequest, PtyCreate, PtyList},
 };
-use serve_support::{Agent, default_config, eventually, seconds, within};
 
 fn spec(command: &str) -> SandboxPtySpec {
     SandboxPtySpec { command: Some(command.into()), ..SandboxPtySpec::default() }

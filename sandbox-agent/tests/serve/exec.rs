@@ -1,16 +1,13 @@
 //! Commands over the real agent.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::time::Instant;
 
+use crate::support::{Agent, default_config, drain, eventually, numbered, run, seconds, sh, within};
 use sandbox_core::{ErrorKind, ExecEvent, ExecOutcome, ExecRequest, StartFailure, StdinSource};
 use sandbox_protocol::methods::{
     self, ExecAttach, ExecAttached, ExecList, ExecSignal, ExecStart, ExecWait, ExecWaited, Nothing,
 };
 use serde_json::json;
-use serve_support::{Agent, default_config, drain, eventually, numbered, run, seconds, sh, within};
 
 #[tokio::test]
 async fn both_streams_arrive_byte_by_byte_with_the_exit_code_and_the_usage() {

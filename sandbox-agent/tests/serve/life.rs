@@ -1,17 +1,14 @@
 //! How an agent lives and ends, what it forwards, and what it keeps to itself.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::os::unix::net::UnixStream as StdStream;
 
+use crate::support::{Agent, As, client, default_config, eventually, run, seconds, sh, within};
 use sandbox_core::{ErrorKind, ExecRequest, PortEvent, PortStream, SandboxMetrics, Secret};
 use sandbox_protocol::{
     Client, ClientOptions, CloseCause,
     methods::{self, AgentInfo, FilePath, Nothing, PortOpen, TtlRenew, TtlRenewed},
 };
 use serde_json::json;
-use serve_support::{Agent, As, client, default_config, eventually, run, seconds, sh, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, UnixListener, UnixStream},
@@ -103,7 +100,7 @@ async fn an_agent_that_dies_with_its_clients_waits_the_grace_and_no_longer() {
     assert!(agent.ended().await.success());
     let (ours, theirs) = StdStream::pair().unwrap();
     let config = json!({ "die_on_disconnect": true, "disconnect_grace_s": 60 });
-    let mut child = serve_support::spawn(As::Process, &config, theirs.into());
+    let mut child = crate::support::spawn(As::Process, &config, theirs.into());
     ours.set_nonblocking(true).unwrap();
     let only = client(UnixStream::from_std(ours).unwrap()).await;
     assert_eq!(sh(&only, "echo one").await, "one\n");
@@ -155,7 +152,7 @@ async fn commands_reach_nothing_of_the_agent_and_a_wrong_token_learns_nothing() 
     }
     let as_root = run(&client, ExecRequest::shell("tr '\\0' '\\n' < /proc/1/environ").with_user("root")).await;
     let text = String::from_utf8_lossy(&as_root.stdout).into_owned();
-    assert!(!text.contains(serve_support::TOKEN), "not even root finds the token");
+    assert!(!text.contains(crate::support::TOKEN), "not even root finds the token");
     let score = sh(&client, "cat /proc/self/oom_score_adj").await;
     let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
     assert_eq!(score.trim(), own.trim(), "commands are not favoured");
@@ -207,7 +204,7 @@ async fn as_pid_one_of_a_launch_it_restricts_commands_and_still_does_everything(
     // Descriptor 3 is the socket and 4 holds how to serve, as the launcher leaves it.
     let script = "exec \"$0\" serve 3<&0 4<\"$1\" </dev/null";
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]);
-    command.arg(serve_support::program()).arg(serve.path()).stdin(std::os::fd::OwnedFd::from(theirs));
+    command.arg(crate::support::program()).arg(serve.path()).stdin(std::os::fd::OwnedFd::from(theirs));
     command.env("SANDBOX_AGENT_HANDOVER", handover().to_string()).env("SANDBOX_AGENT_SERVE", "4");
     let mut child = command.spawn().unwrap();
     drop(command);
@@ -244,7 +241,7 @@ async fn as_pid_one_of_a_launch_it_restricts_commands_and_still_does_everything(
 
 #[tokio::test]
 async fn it_serves_on_standard_input_and_output() {
-    let mut command = tokio::process::Command::new(serve_support::program());
+    let mut command = tokio::process::Command::new(crate::support::program());
     command.args(["serve", "--stdio", "--config", r#"{"die_on_disconnect":true}"#]);
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -261,7 +258,7 @@ async fn a_socket_of_its_own_is_for_its_user_and_the_token_only() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.sock");
-    let mut command = std::process::Command::new(serve_support::program());
+    let mut command = std::process::Command::new(crate::support::program());
     let mut child =
         command.args(["serve", "--token-env", "T", "--listen-unix"]).arg(&path).env("T", "secret").spawn().unwrap();
     eventually("it listens", async || path.exists()).await;

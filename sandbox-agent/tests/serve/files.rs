@@ -1,17 +1,14 @@
 //! Files over the real agent.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use crate::support::{Agent, numbered};
 use sandbox_core::{ByteString, ErrorKind, FileKind, FileStat, ReadRange, Result, WriteOptions};
 use sandbox_protocol::{
     Body, Client,
     methods::{self, BytesMoved, FileList, FilePath, FileRead, FileRemove, FileWrite, Nothing, TarIn},
 };
 use serde_json::json;
-use serve_support::{Agent, numbered};
 
 const LIMIT: usize = 64 << 20;
 
@@ -83,7 +80,7 @@ async fn a_default_user_owns_what_is_made() {
     for path in ["new", "new/file", "d", "d/e"] {
         assert_eq!(std::fs::metadata(folder.path().join(path)).unwrap().uid(), 65534, "{path}");
     }
-    assert!(serve_support::sh(&client, "id -un").await.contains("nobody"));
+    assert!(crate::support::sh(&client, "id -un").await.contains("nobody"));
 }
 
 #[tokio::test]
@@ -99,8 +96,10 @@ async fn a_write_that_breaks_off_leaves_the_old_file_and_nothing_else() {
     };
     let (result, ()) = tokio::join!(client.call_with_body::<BytesMoved>(methods::FILE_WRITE, &request, body), sending);
     result.unwrap_err();
-    serve_support::eventually("nothing else is there", async || std::fs::read_dir(folder.path()).unwrap().count() == 1)
-        .await;
+    crate::support::eventually("nothing else is there", async || {
+        std::fs::read_dir(folder.path()).unwrap().count() == 1
+    })
+    .await;
     assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"old");
 }
 
@@ -180,7 +179,7 @@ async fn a_tree_goes_out_and_comes_back_in() {
     let tar = body.collect(LIMIT).await.unwrap().to_vec();
     let size = tar.len() as u64;
     assert_eq!(tar_in(&client, "copy/of", tar).await.unwrap().bytes, size);
-    serve_support::sh(&client, "diff -r --no-dereference tree copy/of").await;
+    crate::support::sh(&client, "diff -r --no-dereference tree copy/of").await;
     let mode = |path: &str| std::fs::symlink_metadata(folder.path().join(path)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("copy/of/a"), mode("copy/of/big"), mode("copy/of/nothing")), (0o600, 0o444, 0o700));
     assert_eq!(std::fs::read(folder.path().join("copy/of/big")).unwrap(), big);

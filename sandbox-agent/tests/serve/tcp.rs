@@ -1,13 +1,10 @@
 //! An agent on a TCP port, which knows its token by the hash alone, in a place that its image has chosen.
-#![allow(missing_docs, reason = "tests are sentences")]
-
-mod serve_support;
 
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{program, run, seconds, within};
 use sandbox_core::{ErrorKind, ExecRequest, Secret};
 use sandbox_protocol::{Client, ClientOptions};
-use serve_support::{program, run, seconds, within};
 use tokio::net::TcpStream;
 
 /// SHA-256 of `abc`, as FIPS 180-2 has it.
