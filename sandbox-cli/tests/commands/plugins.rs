@@ -1,10 +1,8 @@
 //! A third party's plugin from nothing to a command that runs in it.
 
-mod common;
-
 use std::{fs, path::Path, process::Command};
 
-use common::{checkout, products, run, sandboxctl};
+use crate::common::{checkout, products, run, sandboxctl};
 
 fn tool(folder: &Path, args: &[&str]) -> Command {
     let mut command = sandboxctl(args);
@@ -79,7 +77,7 @@ fn a_file_that_is_no_plugin_is_refused_with_its_steps() {
 #[test]
 fn the_local_plugin_itself_passes_the_suite() {
     let folder = tempfile::tempdir().unwrap();
-    let library = common::provider_dir().join("libsandbox_provider_local.so");
+    let library = crate::common::provider_dir().join("libsandbox_provider_local.so");
     let ran = run(tool(folder.path(), &["plugin", "verify", library.to_str().unwrap()]));
     assert_eq!(ran.code, 0, "{ran:?}");
     let ran = run(tool(folder.path(), &["plugin", "install", library.to_str().unwrap()]));

@@ -1,7 +1,5 @@
 //! Sandboxes that outlive the program: every command is a process of its own.
 
-mod common;
-
 use std::{
     fs,
     path::Path,
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Ran, eventually, run, run_with_input, sandboxctl, token};
+use crate::common::{Ran, eventually, run, run_with_input, sandboxctl, token};
 
 /// A place for the state of one test; what is still there at its end is removed.
 struct Place(tempfile::TempDir);

@@ -2,8 +2,6 @@
 //!
 //! Docker's needs an engine of its own: `cargo xtask engine -- cargo nextest run -p sandbox-cli`.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -12,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{bare, products};
+use crate::common::{bare, products};
 use serde_json::Value;
 
 const STACK: &str = r#"

@@ -1,8 +1,6 @@
 //! What machines read: JSON everywhere, names, and nothing in the log that is not theirs.
 
-mod common;
-
-use common::{ctl, run, sandboxctl};
+use crate::common::{ctl, run, sandboxctl};
 use serde_json::Value;
 
 fn parse(text: &str) -> Value {
@@ -113,7 +111,7 @@ fn secrets_are_in_no_log_and_no_error() {
     {
         let variable = format!("SECRET={canary}");
         let args = [&["run", "--log", "trace", "-e", &variable], tail].concat();
-        let output = common::run_with_input(sandboxctl(args), canary.as_bytes());
+        let output = crate::common::run_with_input(sandboxctl(args), canary.as_bytes());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("TRACE") || stderr.contains("DEBUG"), "the log is on: {stderr}");
         // What `cat` itself says of its missing file is its own output.

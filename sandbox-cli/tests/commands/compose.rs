@@ -1,10 +1,8 @@
 //! `sandboxctl compose`, with the real local provider.
 
-mod common;
-
 use std::{path::Path, process::Output};
 
-use common::{bare, eventually, sandboxctl};
+use crate::common::{bare, eventually, sandboxctl};
 
 const STACK: &str = r#"
 services:

@@ -1,14 +1,12 @@
 //! Bytes in and out of `sandboxctl run`.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     process::Stdio,
     time::Duration,
 };
 
-use common::{ctl, eventually, processes_with, run, run_with_input, sandboxctl, token, wait};
+use crate::common::{ctl, eventually, processes_with, run, run_with_input, sandboxctl, token, wait};
 
 /// Every byte value, and no pattern that a text layer would keep by chance.
 fn noise(size: usize) -> Vec<u8> {
@@ -75,7 +73,9 @@ fn a_command_that_does_not_read_its_input_ends() {
 fn closed_input_reads_as_end_of_file() {
     assert_eq!(ctl(["run", "-q", "--", "cat"]).code, 0);
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "\"$0\" run -q -- cat <&-", common::BIN]).env("SANDBOX_PROVIDER_DIR", common::provider_dir());
+    shell
+        .args(["-c", "\"$0\" run -q -- cat <&-", crate::common::BIN])
+        .env("SANDBOX_PROVIDER_DIR", crate::common::provider_dir());
     assert_eq!(run(shell).code, 0);
 }
 

@@ -1,10 +1,8 @@
 //! Where values come from, and what a file that was only found may not say.
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::{Ran, run, sandboxctl};
+use crate::common::{Ran, run, sandboxctl};
 
 struct Place {
     folder: tempfile::TempDir,

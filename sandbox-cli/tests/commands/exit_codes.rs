@@ -1,8 +1,6 @@
 //! Exit codes and texts of `sandboxctl run`.
 
-mod common;
-
-use common::{ctl, run, sandboxctl};
+use crate::common::{ctl, run, sandboxctl};
 
 fn expect(args: &[&str], code: i32, says: &str) {
     let ran = ctl([&["run", "-q"], args].concat());
@@ -45,9 +43,9 @@ fn the_help_of_a_missing_program_can_be_run() {
     let ran = ctl(["run", "-q", "--", "nosuch-program"]);
     let help = ran.stderr.lines().find_map(|line| line.strip_prefix("help: ")).unwrap().to_owned();
     let mut shell = std::process::Command::new("sh");
-    let bin = std::path::Path::new(common::BIN).parent().unwrap().display().to_string();
+    let bin = std::path::Path::new(crate::common::BIN).parent().unwrap().display().to_string();
     shell.args(["-c", &help]).env("PATH", format!("{bin}:/usr/bin:/bin"));
-    shell.env("SANDBOX_PROVIDER_DIR", common::provider_dir()).env("SANDBOX_NO_ISOLATION_WARNING", "1");
+    shell.env("SANDBOX_PROVIDER_DIR", crate::common::provider_dir()).env("SANDBOX_NO_ISOLATION_WARNING", "1");
     shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let again = run(shell);
     assert_eq!(again.code, 0, "{help}: {again:?}");
@@ -102,7 +100,7 @@ fn an_absent_provider_is_2_and_never_another_one() {
     // A program on its own: there may be plugins beside the one that is tested.
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("sandboxctl");
-    std::fs::copy(common::BIN, &alone).unwrap();
+    std::fs::copy(crate::common::BIN, &alone).unwrap();
     let mut command = std::process::Command::new(alone);
     command.args(["run", "-q", "--", "true"]).env_clear().env("HOME", folder.path());
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -141,8 +139,8 @@ fn the_result_file_tells_our_codes_from_the_commands() {
     assert_eq!(outcome(&["--", "nosuch-program"]), ("start_failed".to_owned(), 127));
     assert_eq!(outcome(&["--", "sh", "-c", "kill -9 $$"]), ("signalled".to_owned(), 137));
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "\"$0\" run -q --result fd:3 -- sh -c 'echo data; exit 5' 3>&2", common::BIN]);
-    shell.env("SANDBOX_PROVIDER_DIR", common::provider_dir());
+    shell.args(["-c", "\"$0\" run -q --result fd:3 -- sh -c 'echo data; exit 5' 3>&2", crate::common::BIN]);
+    shell.env("SANDBOX_PROVIDER_DIR", crate::common::provider_dir());
     shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let ran = run(shell);
     assert_eq!((ran.code, ran.stdout.as_str()), (5, "data\n"), "{ran:?}");

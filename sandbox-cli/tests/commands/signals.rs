@@ -1,7 +1,5 @@
 //! Whatever ends `sandboxctl run`, nothing is left and it is never a success.
 
-mod common;
-
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
@@ -10,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use common::{eventually, processes_with, sandboxctl, send, token, wait};
+use crate::common::{eventually, processes_with, sandboxctl, send, token, wait};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// `env FLAGS sandboxctl run ARGS`: env becomes the program, so its process number is the program's.
 fn with_signals(flags: &[&str], args: &[&str], temp: &Path) -> Child {
-    let mut command = sandboxctl([flags, &[common::BIN, "run", "-q"], args].concat());
+    let mut command = sandboxctl([flags, &[crate::common::BIN, "run", "-q"], args].concat());
     command.env("TMPDIR", temp);
     let mut env = Command::new("env");
     env.args(command.get_args()).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
