@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, root, target},
-    double::{Backend, merged},
+    double::{AGENT, Backend, merged},
     engine,
 };
 
@@ -84,6 +84,7 @@ pub(crate) fn conformance(provider: &str, json: bool) -> Result<ExitCode> {
         let mut linked = cargo(["test", "--quiet"]);
         linked.args(WORKSPACE).args(["--test", &test, "--", "--nocapture"]);
         linked.env("SANDBOX_CONFORMANCE_JSON", &report).env(RETRIES.0, RETRIES.1);
+        linked.env(AGENT, folder.join(build::agent_name()));
         if test == "conformance" {
             // Each provider has a file of this name.
             linked.arg(format!("{provider}_keeps_the_provider_contract"));
