@@ -23,13 +23,18 @@ pub(crate) fn target() -> PathBuf {
 pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
-    // What cargo has set for this program. Build scripts look at it, and would run again after a cargo of the shell's.
+    as_from_a_shell(&mut command);
+    command
+}
+
+/// Takes away what cargo has set for this program. Build scripts look at it, and would run again after a cargo of the
+/// shell's.
+pub(crate) fn as_from_a_shell(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start)) {
             command.env_remove(name);
         }
     }
-    command
 }
 
 /// Runs a command to its end, which must be a success.

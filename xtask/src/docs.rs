@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     build::{self, Profile, Selection},
-    command::{output, root, target},
+    command::{as_from_a_shell, output, root, target},
     dist,
 };
 
@@ -116,6 +116,7 @@ fn run_one(command: &Documented, sandboxctl: &Path, home: &Path) -> Result<()> {
     for variable in ["XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CARGO_TARGET_DIR"] {
         bash.env_remove(variable);
     }
+    as_from_a_shell(&mut bash);
     // They build into our target folder, wherever that is.
     if is_ours {
         bash.env("CARGO_TARGET_DIR", target()).env(dist::UNOPTIMISED, "1").env(build::WHOLE, "1");
