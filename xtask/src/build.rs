@@ -54,7 +54,7 @@ pub(crate) fn providers() -> Result<Vec<String>> {
 }
 
 /// What is off by default in the workspace and used by its tests.
-const TEST_FEATURES: &str = "sandbox-conformance/cli,sandbox-api/opentelemetry";
+pub(crate) const TEST_FEATURES: &str = "sandbox-conformance/cli,sandbox-api/opentelemetry";
 
 /// The same with what is tested in a run of its own: a linked provider takes the place of a loaded one.
 pub(crate) const LINKED_FEATURES: &str = "sandbox-conformance/cli,sandbox-api/opentelemetry,sandbox-api/linked-local";

@@ -2,13 +2,11 @@
 //! their own in another beside it. The suite mostly waits, so that two of them fit on two cores.
 
 use std::{
-    env,
-    path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::{
     build,
@@ -17,6 +15,9 @@ use crate::{
 
 /// What runs on this machine's kernel: it measures limits and counts what is left, so it is not run beside its like.
 const OF_THIS_KERNEL: [&str; 2] = ["docker", "local"];
+
+/// This program, also when its file is another by now: cargo has built it again with the workspace.
+const THIS: &str = "/proc/self/exe";
 
 /// A part of a run, how it ended, and what is to be seen at the very end of it all.
 pub(crate) struct Part {
@@ -34,12 +35,11 @@ impl Part {
 /// Runs the suite on every provider and tells how each run ended.
 ///
 /// # Errors
-/// When the providers, or this program, cannot be found.
+/// When the providers cannot be found.
 pub(crate) fn every_provider(engine: &Engine) -> Result<Vec<Part>> {
-    let this = env::current_exe().context("cannot find this program")?;
     let (own, others): (Vec<_>, Vec<_>) =
         build::providers()?.into_iter().partition(|name| OF_THIS_KERNEL.contains(&name.as_str()));
-    let lane = |names: Vec<String>| names.into_iter().map(|name| apart(&this, name, engine)).collect::<Vec<_>>();
+    let lane = |names: Vec<String>| names.into_iter().map(|name| apart(name, engine)).collect::<Vec<_>>();
     let mut ended = thread::scope(|scope| {
         let beside = scope.spawn(|| lane(others));
         let mut ended = lane(own);
@@ -54,8 +54,8 @@ pub(crate) fn every_provider(engine: &Engine) -> Result<Vec<Part>> {
 }
 
 /// Runs the suite on one provider in a process of its own, and shows what it said in one piece.
-fn apart(this: &Path, name: String, engine: &Engine) -> Part {
-    let mut run = Command::new(this);
+fn apart(name: String, engine: &Engine) -> Part {
+    let mut run = Command::new(THIS);
     run.args(["conformance", &name]).env(engine::VARIABLE, engine.address()).stdin(Stdio::null());
     let mut part = Part::new(format!("conformance of {name}"), Ok(()));
     match run.output() {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    build::{self, Profile, Selection, WORKSPACE},
+    build::{self, Profile, Selection},
     command::{cargo, exit_code, output, root, status},
     engine::{self, Engine},
     needs, python,
@@ -128,11 +128,11 @@ pub(crate) fn soak(what: &str, count: u32, profile: Profile) -> Result<ExitCode>
     }
     let agent = build::agent(&build::native())?;
     let mut run = cargo(["run", "--quiet", "--bin", "soak-local"]);
-    match profile {
+    run.args(match profile {
         // As all that is built for tests.
-        Profile::Dev => run.args(WORKSPACE),
-        Profile::Release => run.args(["--release", "--package", "sandbox-benches"]),
-    };
+        Profile::Dev => ["--features", build::TEST_FEATURES],
+        Profile::Release => ["--release", "--package=sandbox-benches"],
+    });
     run.arg("--").arg(count.to_string()).env("SANDBOX_AGENT", agent);
     Ok(exit_code(status(&mut run)?))
 }
@@ -151,7 +151,8 @@ fn put_between_marks(page: &str, name: &str, table: &str) -> Result<()> {
 /// Loads and plans every compose file of a folder.
 pub(crate) fn compose_corpus(folder: &std::path::Path, verbose: bool) -> Result<ExitCode> {
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
-    let mut command = cargo(["run", "--quiet", "--example", "compose-corpus"]);
-    command.args(WORKSPACE).arg("--").arg(folder).args(verbose.then_some("--verbose"));
+    let mut command =
+        cargo(["run", "--quiet", "--features", build::TEST_FEATURES, "--example", "compose-corpus", "--"]);
+    command.arg(folder).args(verbose.then_some("--verbose"));
     Ok(exit_code(status(&mut command)?))
 }

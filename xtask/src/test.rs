@@ -39,7 +39,10 @@ const COMPOSE: (&str, &str, &str) = (
 /// The targets that hold tests, and what those run.
 const TEST_TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
-/// The examples that tests run.
+/// Programs that only tests run.
+const PROGRAMS: [&str; 3] = ["fixture_provider", "intruder", "list_providers"];
+
+/// The examples that tests run, with a provider linked.
 const EXAMPLES: [&str; 6] = ["blocking", "many", "quickstart", "reattach", "streaming", "terminal"];
 
 /// Sandboxes, and orphaning commands, of the soak in every test run.
@@ -116,15 +119,19 @@ fn with_summary(mut tests: Command) -> Result<(Result<()>, Vec<String>)> {
 /// shipped, in the folder of the plugins.
 fn build_everything() -> Result<PathBuf> {
     let mut everything = cargo(["build", "--quiet"]);
-    everything.args(WORKSPACE).args(TEST_TARGETS);
+    everything.args(WORKSPACE).args(TEST_TARGETS).args(example(&PROGRAMS));
     must(everything)?;
     let agent = build::plugins(Profile::Dev, &Selection::Workspace)?.join(build::agent_name());
     build::execd()?;
     // Examples are programs with a provider linked.
     let mut examples = linked("build", &agent);
-    examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
+    examples.args(example(&EXAMPLES));
     must(examples)?;
     Ok(agent)
+}
+
+fn example(names: &'static [&'static str]) -> impl Iterator<Item = &'static str> {
+    names.iter().flat_map(|name| ["--example", *name])
 }
 
 /// Installs the programs of others, and gives the variables that name them.
