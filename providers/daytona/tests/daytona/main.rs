@@ -4,5 +4,6 @@ mod defects;
 mod faults;
 mod golden;
 mod official_sdk;
+mod prism;
 mod services;
 mod support;
