@@ -52,7 +52,7 @@ const COMPOSE: (&str, &str, &str) = (
 const TEST_TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 /// The examples that tests run.
-const EXAMPLES: [&str; 6] = ["blocking", "many", "quickstart", "reattach", "streaming", "terminal"];
+const EXAMPLES: [&str; 7] = ["blocking", "daytona-live", "many", "quickstart", "reattach", "streaming", "terminal"];
 
 /// Sandboxes, and orphaning commands, of the soak in every test run.
 const SOAK_ROUNDS: u32 = 300;

@@ -3,6 +3,7 @@
 mod defects;
 mod faults;
 mod golden;
+mod live;
 mod official_sdk;
 mod prism;
 mod services;
