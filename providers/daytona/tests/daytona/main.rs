@@ -6,5 +6,6 @@ mod golden;
 mod live;
 mod official_sdk;
 mod prism;
+mod rows;
 mod services;
 mod support;
