@@ -198,8 +198,19 @@ async fn do_the_rest(service: &Service, url: &str) {
 
     // What only other clients of the double ask for.
     let path = format!("/sandbox/{}", full.sandbox_id);
-    for setting in ["autostop/30", "autopause/0", "autoarchive/60", "autodelete/-1"] {
-        assert_eq!(ask(url, Method::POST, &format!("{path}/{setting}"), None).await, 200, "{setting}");
+    for (method, what, body) in [
+        (Method::POST, "autostop/30", None),
+        (Method::POST, "autopause/0", None),
+        (Method::POST, "autoarchive/60", None),
+        (Method::POST, "autodelete/-1", None),
+        (Method::POST, "public/true", None),
+        (Method::POST, "network-settings", Some(json!({"networkAllowList": "10.0.0.0/8"}))),
+        (Method::GET, "ports/3000/signed-preview-url?expiresInSeconds=60", None),
+        (Method::POST, "ports/3000/signed-preview-url/token/expire", None),
+        (Method::GET, "build-logs-url", None),
+        (Method::GET, "build-logs?follow=true", None),
+    ] {
+        assert_eq!(ask(url, method, &format!("{path}/{what}"), body).await, 200, "{what}");
     }
     assert_eq!(ask(url, Method::GET, "/config", None).await, 200);
     assert_eq!(ask(url, Method::POST, &format!("{path}/last-activity"), None).await, 201);

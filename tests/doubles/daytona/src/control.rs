@@ -143,7 +143,7 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
     let shown = facts.dto.clone();
     let sandbox = Sandbox {
         id: id.clone(),
-        env,
+        env: Mutex::new(env),
         facts: Mutex::new(facts),
         world: RwLock::new(Some(world)),
         terminals: Terminals::default(),
@@ -154,7 +154,7 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
 }
 
 /// The sandbox of a request, or what is said when there is none.
-async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
+pub(crate) async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
     let missing = || Box::new(api_error(404, &format!("Sandbox with ID or name {key} not found")));
     shared.sandboxes.find(key).await.ok_or_else(missing)
 }

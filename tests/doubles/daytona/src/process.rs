@@ -103,7 +103,7 @@ impl Drop for Group {
 
 async fn run(sandbox: &Sandbox, body: &Execute) -> anyhow::Result<(i32, Vec<u8>)> {
     let (reader, writer) = std::io::pipe()?;
-    let mut envs = sandbox.env.clone();
+    let mut envs = sandbox.env.lock().await.clone();
     envs.extend(body.envs.clone());
     let cwd = body.cwd.as_deref().unwrap_or("/home/daytona");
     // A shell that a signal has ended is told as -1, and so is a folder that is missing.

@@ -36,7 +36,7 @@ pub(crate) struct Facts {
 
 pub(crate) struct Sandbox {
     pub(crate) id: String,
-    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) env: Mutex<BTreeMap<String, String>>,
     pub(crate) facts: Mutex<Facts>,
     pub(crate) world: RwLock<Option<World>>,
     pub(crate) terminals: Terminals,
