@@ -1,10 +1,15 @@
-//! `docs/cases.md` against the tests in the code.
+//! Pages of known failures against the tests in the code.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// How many failures of each kind there are.
-const KINDS: &[(char, usize)] =
-    &[('A', 34), ('B', 11), ('C', 16), ('D', 7), ('E', 6), ('F', 9), ('G', 9), ('H', 14), ('I', 4), ('J', 5)];
+/// The pages, and how many rows of each kind they have.
+const PAGES: &[(&str, &[(char, usize)])] = &[
+    (
+        "docs/cases.md",
+        &[('A', 34), ('B', 11), ('C', 16), ('D', 7), ('E', 6), ('F', 9), ('G', 9), ('H', 14), ('I', 4), ('J', 5)],
+    ),
+    ("providers/daytona/CASES.md", &[('D', 16), ('R', 33)]),
+];
 
 /// What has no test, with a reason on the page. Whoever writes one takes it from here.
 const WITHOUT: &[&str] = &["B03", "C09", "C10", "E04", "F05", "F06", "G06", "J04"];
@@ -13,9 +18,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The cells of every row: number, what, tests.
-fn rows() -> Vec<Vec<String>> {
-    let page = fs::read_to_string(root().join("docs/cases.md")).unwrap();
+/// The cells of every row of a page: number, what, tests.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join(page)).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |"));
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
 }
@@ -61,25 +66,28 @@ fn collect(code: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_known_failure_has_its_row_and_a_test_or_a_reason() {
-    let rows = rows();
-    let numbers = KINDS.iter().flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}{number:02}")));
-    let wanted: Vec<String> = numbers.collect();
-    assert_eq!(rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>(), wanted);
-    for row in &rows {
-        assert_eq!(row.len(), 3, "{row:?}");
-        assert!(!row[1].is_empty(), "{}", row[0]);
-        let has_reason = row[2].starts_with("not here: ");
-        assert_eq!(has_reason, WITHOUT.contains(&row[0].as_str()), "{}", row[0]);
-        assert!(has_reason || row[2].contains('`'), "{} has no test", row[0]);
+    for (page, kinds) in PAGES {
+        let rows = rows(page);
+        let numbers =
+            kinds.iter().flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}{number:02}")));
+        let wanted: Vec<String> = numbers.collect();
+        assert_eq!(rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>(), wanted, "{page}");
+        for row in &rows {
+            assert_eq!(row.len(), 3, "{row:?}");
+            assert!(!row[1].is_empty(), "{}", row[0]);
+            let has_reason = row[2].starts_with("not here: ");
+            assert_eq!(has_reason, WITHOUT.contains(&row[0].as_str()), "{}", row[0]);
+            assert!(has_reason || row[2].contains('`'), "{} has no test", row[0]);
+        }
     }
 }
 
 #[test]
-fn every_name_on_the_page_is_a_test() {
+fn every_name_on_the_pages_is_a_test() {
     let tests = tests();
     assert!(tests.len() > 1000, "{}", tests.len());
     let mut missing = Vec::new();
-    for row in rows() {
+    for row in PAGES.iter().flat_map(|(page, _)| rows(page)) {
         for name in row[2].split('`').skip(1).step_by(2).filter(|name| !tests.contains(*name)) {
             missing.push(format!("{}: {name}", row[0]));
         }

@@ -13,6 +13,7 @@ mod double;
 mod engine;
 mod lanes;
 mod needs;
+mod npm;
 mod python;
 mod run;
 mod test;

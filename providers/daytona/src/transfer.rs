@@ -50,6 +50,18 @@ pub(crate) struct Found {
     path: String,
     /// A link of ours, to be removed again.
     is_link: bool,
+    /// When it must have come.
+    pub(crate) deadline: Instant,
+}
+
+impl Found {
+    /// How long to wait before it is fetched again, in attempt number `attempt` from 1 on; none where it is not.
+    pub(crate) fn wait_before_next(&self, shared: &Shared, failure: &Failure, attempt: u32) -> Option<Duration> {
+        let backoff = &shared.client.backoff;
+        let wait = backoff.wait(attempt - 1);
+        let may = failure.is_transient() && attempt <= backoff.retries;
+        (may && Instant::now() + wait < self.deadline).then_some(wait)
+    }
 }
 
 /// Codes by which scripts say what is wrong with a path.
@@ -195,6 +207,7 @@ impl Shared {
             mode: u32::from_str_radix(mode.trim(), 8).map_err(|_| unreadable())?,
             path,
             is_link: remote.as_str().is_none(),
+            deadline: Instant::now() + seconds(self.config.operations.file_timeout_s),
         })
     }
 
@@ -206,7 +219,6 @@ impl Shared {
         writer: &mut W,
     ) -> Result<u64, Failure> {
         let toolbox = self.toolbox(handle).await.map_err(|error| Failure::NotSent(error.message().to_owned()))?;
-        let deadline = Instant::now() + seconds(self.config.operations.file_timeout_s);
         let url = format!("{toolbox}/files/download");
         let request = self.client.request(Method::GET, &url).query(&[("path", &found.path)]);
         let work = async {
@@ -223,7 +235,7 @@ impl Shared {
             }
             Ok(size)
         };
-        let fetched = self.timed(deadline, work).await;
+        let fetched = self.timed(found.deadline, work).await;
         if found.is_link {
             let text = format!("rm -f '{}'\n", found.path);
             let _ = self.step(handle, &ByteString::from("."), &text).await;
@@ -264,8 +276,11 @@ pub(crate) async fn download(
     local: &Path,
 ) -> Result<()> {
     let mut attempt = 0;
+    let mut deadline = None;
     loop {
-        let found = shared.find(handle, remote).await?;
+        let mut found = shared.find(handle, remote).await?;
+        found.deadline = *deadline.get_or_insert(found.deadline);
+        attempt += 1;
         let parent = match local.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),
@@ -290,10 +305,9 @@ pub(crate) async fn download(
         {
             return Err(SandboxError::internal(format!("{}: {}", local.display(), refusal.code)));
         }
-        if !failure.is_transient() || attempt >= shared.client.backoff.retries {
-            return Err(shared.explain(handle, "a download", failure).await);
+        match found.wait_before_next(shared, &failure, attempt) {
+            Some(wait) => tokio::time::sleep(wait).await,
+            None => return Err(shared.explain(handle, "a download", failure).await),
         }
-        tokio::time::sleep(shared.client.backoff.wait(attempt)).await;
-        attempt += 1;
     }
 }

@@ -69,7 +69,7 @@ const DESCRIBED: [(&str, &str); 4] = [
     ("DELETE", "/toolbox/{sandboxId}/process/pty/*"),
 ];
 
-async fn do_everything(service: &Service) {
+pub(crate) async fn do_everything(service: &Service) {
     let provider = &service.provider;
     let mut spec = SandboxSpec::image("python:3.12-slim").with_env("A", "1").with_ports([3000]).with_ttl_s(600.0);
     spec.user = Some("root".to_owned());

@@ -3,6 +3,10 @@
 mod defects;
 mod faults;
 mod golden;
+mod live;
 mod official_sdk;
+mod prism;
+mod replay;
+mod rows;
 mod services;
 mod support;

@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     pty::Terminals,
-    sandboxes::{Facts, STEP, Sandbox, defaults, now},
+    sandboxes::{Facts, ORGANIZATION, STEP, Sandbox, defaults, now},
     server::{Shared, api_error, header, pairs},
     sessions::Sessions,
     world::World,
@@ -41,15 +41,25 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 
 async fn config(State(shared): Service) -> Response {
     let base = &shared.base;
-    Json(json!({"version": "0.226.1", "proxyToolboxUrl": format!("{base}/toolbox"), "defaultSnapshot": "default"}))
-        .into_response()
+    Json(json!({
+        "version": "0.226.1", "proxyToolboxUrl": format!("{base}/toolbox"), "defaultSnapshot": "default",
+        "proxyTemplateUrl": format!("{base}/__preview/{{{{PORT}}}}/{{{{sandboxId}}}}/"), "dashboardUrl": base,
+        "oidc": {"issuer": base, "clientId": "double", "audience": "double"}, "announcements": {},
+        "linkedAccountsEnabled": false, "maintananceMode": false, "environment": "test",
+        "maxAutoArchiveInterval": 43_200,
+    }))
+    .into_response()
 }
 
 async fn volume(Path(name): Path<String>) -> Response {
     if name.starts_with("no-") {
         return api_error(404, &format!("Volume with name {name} not found"));
     }
-    Json(json!({"id": format!("vol-{name}"), "name": name, "state": "ready"})).into_response()
+    Json(json!({
+        "id": format!("vol-{name}"), "name": name, "organizationId": ORGANIZATION, "state": "ready",
+        "createdAt": now(), "updatedAt": now(), "errorReason": null,
+    }))
+    .into_response()
 }
 
 /// Whether a range of addresses is an IPv4 one with its prefix.
@@ -106,6 +116,10 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
         build.insert("updatedAt".to_owned(), now().into());
         build.insert("snapshotRef".to_owned(), format!("daytona-{id}").into());
     }
+    // Of the kinds that would do it tells the one that it took.
+    if let Some(kind) = dto.get("gpuType").and_then(|kinds| kinds.get(0)).cloned() {
+        dto.insert("gpuType".to_owned(), kind);
+    }
     if dto.get("labels").and_then(|labels| labels.get("double.no-proxy-url")).is_some() {
         dto.insert("toolboxProxyUrl".to_owned(), "".into());
     }
@@ -129,7 +143,7 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
     let shown = facts.dto.clone();
     let sandbox = Sandbox {
         id: id.clone(),
-        env,
+        env: Mutex::new(env),
         facts: Mutex::new(facts),
         world: RwLock::new(Some(world)),
         terminals: Terminals::default(),
@@ -140,7 +154,7 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
 }
 
 /// The sandbox of a request, or what is said when there is none.
-async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
+pub(crate) async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
     let missing = || Box::new(api_error(404, &format!("Sandbox with ID or name {key} not found")));
     shared.sandboxes.find(key).await.ok_or_else(missing)
 }

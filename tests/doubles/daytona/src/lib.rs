@@ -17,6 +17,7 @@ mod record;
 mod sandboxes;
 mod server;
 mod sessions;
+mod settings;
 mod world;
 
 pub use fault::Fault;

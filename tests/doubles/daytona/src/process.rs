@@ -103,10 +103,11 @@ impl Drop for Group {
 
 async fn run(sandbox: &Sandbox, body: &Execute) -> anyhow::Result<(i32, Vec<u8>)> {
     let (reader, writer) = std::io::pipe()?;
-    let mut envs = sandbox.env.clone();
+    let mut envs = sandbox.env.lock().await.clone();
     envs.extend(body.envs.clone());
     let cwd = body.cwd.as_deref().unwrap_or("/home/daytona");
-    let enter = "cd -- \"$1\" || exit 254; exec bash";
+    // A shell that a signal has ended is told as -1, and so is a folder that is missing.
+    let enter = "cd -- \"$1\" || kill -KILL $$; exec bash";
     let mut child = {
         let world = sandbox.world.read().await;
         let world = world.as_ref().ok_or_else(|| anyhow::anyhow!("the sandbox is gone"))?;

@@ -91,7 +91,7 @@ async fn open(sandbox: &Sandbox, request: &Create) -> anyhow::Result<Arc<Termina
     let (rows, cols) =
         (if request.rows == 0 { 24 } else { request.rows }, if request.cols == 0 { 80 } else { request.cols });
     tcsetwinsize(&master, size(rows, cols))?;
-    let mut env = sandbox.env.clone();
+    let mut env = sandbox.env.lock().await.clone();
     env.insert("TERM".to_owned(), "xterm-256color".to_owned());
     env.extend(request.envs.clone());
     let cwd = request.cwd.as_deref().unwrap_or("/home/daytona");

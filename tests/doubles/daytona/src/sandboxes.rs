@@ -11,6 +11,9 @@ use tokio::sync::{Mutex, RwLock};
 
 use crate::{pty::Terminals, sessions::Sessions, world::World};
 
+/// Whose everything is.
+pub(crate) const ORGANIZATION: &str = "00000000-0000-0000-0000-00000000000a";
+
 /// How long a step from one state to the next takes.
 pub(crate) const STEP: Duration = Duration::from_millis(40);
 
@@ -33,7 +36,7 @@ pub(crate) struct Facts {
 
 pub(crate) struct Sandbox {
     pub(crate) id: String,
-    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) env: Mutex<BTreeMap<String, String>>,
     pub(crate) facts: Mutex<Facts>,
     pub(crate) world: RwLock<Option<World>>,
     pub(crate) terminals: Terminals,
@@ -151,7 +154,7 @@ impl Sandbox {
 /// What a sandbox is when nothing is said.
 pub(crate) fn defaults(id: &str, base: &str) -> Map<String, Value> {
     let dto = json!({
-        "id": id, "organizationId": "00000000-0000-0000-0000-00000000000a", "user": "daytona", "env": {}, "labels": {},
+        "id": id, "organizationId": ORGANIZATION, "user": "daytona", "env": {}, "labels": {},
         "public": false, "networkBlockAll": false, "kvm": false, "target": "us", "cpu": 1, "gpu": 0, "memory": 1, "disk": 3,
         "state": "creating", "desiredState": "started", "backupState": "None", "autoStopInterval": 15,
         "autoArchiveInterval": 10_080, "autoDeleteInterval": -1, "volumes": [], "createdAt": now(), "updatedAt": now(),

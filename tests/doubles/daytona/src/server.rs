@@ -30,7 +30,7 @@ use crate::{
     files, process, pty,
     record::KEPT,
     sandboxes::{Sandboxes, now},
-    sessions,
+    sessions, settings,
 };
 
 /// The key that the double takes.
@@ -71,10 +71,14 @@ impl Double {
         let base = format!("http://{}", listener.local_addr()?);
         let shared = Arc::new(Shared { base, ..Shared::default() });
         let app = Router::new()
-            .nest("/api", control::routes())
+            .nest("/api", control::routes().merge(settings::routes()))
             .nest(
                 "/toolbox/{id}",
-                process::routes().merge(files::routes()).merge(pty::routes()).merge(sessions::routes()),
+                process::routes()
+                    .merge(files::routes())
+                    .merge(pty::routes())
+                    .merge(sessions::routes())
+                    .merge(settings::toolbox_routes()),
             )
             .route("/__fault", post(script_fault))
             .route("/__requests", get(recorded))

@@ -49,7 +49,8 @@ async fn create(State(shared): Service, Path(id): Path<String>, Json(body): Json
     }
     let world = sandbox.world.read().await;
     let Some(inside) = world.as_ref() else { return tool_error(404, "NOT_FOUND", "gone") };
-    match inside.command(&sandbox.env, &["bash"]).stdin(Stdio::piped()).spawn() {
+    let env = sandbox.env.lock().await.clone();
+    match inside.command(&env, &["bash"]).stdin(Stdio::piped()).spawn() {
         Ok(shell) => {
             all.insert(name, Session { shell, commands: Vec::new() });
             StatusCode::CREATED.into_response()

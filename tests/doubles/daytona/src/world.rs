@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
     process::Stdio,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -138,13 +137,21 @@ impl World {
         self.script(if is_frozen { "kill -STOP -1" } else { "kill -CONT -1" }, &[]).await.map(drop)
     }
 
+    /// Whether the first process is gone, and with it all others. Its zombie is this machine's business, which may take
+    /// seconds for it.
+    fn has_ended(&self) -> bool {
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return true };
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_none_or(|state| state.starts_with(['Z', 'X']))
+    }
+
     /// Ends every process inside; files stay until it is dropped.
     pub(crate) async fn end(&mut self) {
         let _ = self.holder.start_kill();
         let _ = self.holder.wait().await;
         // The kernel kills the namespace when its first process goes; that takes a moment.
         let end = Instant::now() + Duration::from_secs(5);
-        while Path::new(&format!("/proc/{}", self.pid)).exists() && Instant::now() < end {
+        while !self.has_ended() && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
