@@ -17,7 +17,7 @@ use crate::{
     LoadStep, dl,
     inspect::{self, Checksum, FileStamp, InspectedPlugin, Look, OpenPlugin},
     mismatch::Mismatch,
-    refusal::{Cause, Refusal},
+    refusal::Refusal,
     trace::Trace,
 };
 
@@ -157,12 +157,8 @@ fn open_library(path: &Path, file: File, stamp: &FileStamp) -> Result<dl::Foreve
         let text = text.replace(&of_descriptor.display().to_string(), &path.display().to_string());
         SandboxError::plugin(format!("{}: dlopen: {text}", path.display()))
             .with_help(linker_help(&text))
-            .with_source(cause(&text))
+            .with_causes(vec![text])
     })
-}
-
-fn cause(text: &str) -> Cause {
-    Cause::chain(&[text.to_owned()]).expect("a chain of one text has a first one")
 }
 
 fn linker_help(text: &str) -> &'static str {
@@ -194,7 +190,7 @@ impl Opened {
         trace.step("unchanged", || self.check_same_file())?;
         let address = trace.step("symbol", || {
             let address = library.symbol(symbol).map_err(|text| {
-                SandboxError::plugin(format!("{}: dlsym: {text}", path.display())).with_source(cause(&text))
+                SandboxError::plugin(format!("{}: dlsym: {text}", path.display())).with_causes(vec![text])
             })?;
             Ok((address, symbol.clone()))
         })?;

@@ -1,6 +1,6 @@
 //! Why a plugin was refused: made once, told as often as somebody asks.
 
-use std::{error::Error, fmt};
+use std::error::Error;
 
 use sandbox_core::{ErrorKind, SandboxError};
 
@@ -32,10 +32,7 @@ impl Refusal {
         if let Some(field) = &self.field {
             error = error.with_field(field.clone());
         }
-        match Cause::chain(&self.causes) {
-            Some(cause) => error.with_source(cause),
-            None => error,
-        }
+        error.with_causes(self.causes.clone())
     }
 }
 
@@ -58,43 +55,17 @@ impl From<&SandboxError> for Refusal {
     }
 }
 
-/// A cause of which only the text is left.
-#[derive(Debug)]
-pub(crate) struct Cause {
-    text: String,
-    next: Option<Box<Cause>>,
-}
-
-impl Cause {
-    /// The causes, nearest first, as a chain.
-    pub(crate) fn chain(texts: &[String]) -> Option<Self> {
-        let (text, rest) = texts.split_first()?;
-        Some(Self { text: text.clone(), next: Self::chain(rest).map(Box::new) })
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for Cause {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.next.as_deref().map(|next| next as &(dyn Error + 'static))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use sandbox_core::{ErrorKind, SandboxError};
 
-    use super::{Cause, Refusal};
+    use super::Refusal;
 
     #[test]
     fn a_kept_error_reads_as_the_first_one_did() {
-        let cause = Cause::chain(&["outer".to_owned(), "inner".to_owned()]).unwrap();
-        let first = SandboxError::plugin("/x.so: broken").with_help("rebuild it").with_provider("x").with_source(cause);
+        let causes = vec!["outer".to_owned(), "inner".to_owned()];
+        let first =
+            SandboxError::plugin("/x.so: broken").with_help("rebuild it").with_provider("x").with_causes(causes);
         let again = Refusal::from(&Refusal::from(&first).error()).error();
         assert_eq!((again.kind(), again.message()), (ErrorKind::Plugin, "/x.so: broken"));
         assert_eq!((again.help(), again.provider()), (Some("rebuild it"), Some("x")));

@@ -131,12 +131,12 @@ fn one_file_through_links_is_one_plugin() {
     host.create("fixture", &json!({})).unwrap();
 }
 
-/// Counts the warnings of this thread.
-struct Warnings(Arc<AtomicUsize>);
+/// Counts the events of one level of this thread.
+struct Counted(tracing::Level, Arc<AtomicUsize>);
 
-impl tracing::Subscriber for Warnings {
+impl tracing::Subscriber for Counted {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
+        *metadata.level() == self.0
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)
@@ -144,7 +144,7 @@ impl tracing::Subscriber for Warnings {
     fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
     fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.fetch_add(1, Ordering::Relaxed);
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
@@ -159,7 +159,7 @@ fn a_discovered_plugin_of_a_taken_name_is_shadowed_warned_of_once_and_never_run(
     let builder = lonely().plugin_path([folder.path()]).builtin("local", BuiltinSource::Installed);
     let host = builder.build().unwrap();
     let warnings = Arc::new(AtomicUsize::new(0));
-    tracing::subscriber::with_default(Warnings(warnings.clone()), || {
+    tracing::subscriber::with_default(Counted(tracing::Level::WARN, warnings.clone()), || {
         host.list_providers();
         assert_eq!(warnings.load(Ordering::Relaxed), 1, "of the built-in's name");
         host.register_provider("acme", stub("mine"), Override::No).unwrap();
@@ -183,6 +183,19 @@ fn a_discovered_plugin_of_a_taken_name_is_shadowed_warned_of_once_and_never_run(
         ]
     );
     assert!(!canary.exists());
+}
+
+#[test]
+fn a_registration_that_takes_the_place_of_another_provider_is_told_and_one_that_does_not_is_not() {
+    let host = lonely().builtin("local", BuiltinSource::Installed).build().unwrap();
+    let told = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::with_default(Counted(tracing::Level::INFO, told.clone()), || {
+        host.register_provider("mine", stub("first"), Override::Yes).unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        host.register_provider("mine", stub("second"), Override::Yes).unwrap();
+        host.register_provider("local", stub("registered"), Override::Yes).unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    });
 }
 
 #[test]

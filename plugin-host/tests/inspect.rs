@@ -76,9 +76,11 @@ fn a_newer_minor_is_accepted_and_another_major_is_refused() {
     let newer = format!("{}.{}.0", host.major, host.minor + 7);
     let (_folder, file) = built(&manifest(|manifest| manifest.contract = newer));
     assert_eq!(look(&file).unwrap().manifest.contract.minor, host.minor + 7);
-    let (_folder, file) = built(&manifest(|manifest| manifest.contract = "9.7.0".to_owned()).deadly());
-    refused(&file, ErrorKind::Plugin, "found 9.7");
-    assert_eq!(inspect(&file, &Checksum::Compute).name.as_deref(), Some("acme"), "the name is known all the same");
+    for (contract, found) in [("9.7.0", "found 9.7"), ("0.9.0", "found 0.9")] {
+        let (_folder, file) = built(&manifest(|manifest| manifest.contract = contract.to_owned()).deadly());
+        refused(&file, ErrorKind::Plugin, found);
+        assert_eq!(inspect(&file, &Checksum::Compute).name.as_deref(), Some("acme"), "the name is known all the same");
+    }
 }
 
 #[test]

@@ -8,10 +8,11 @@ use std::{
     fs,
     io::Write,
     path::Path,
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use common::{CLibrary, Manifest, fixture_at, folder};
+use common::{CLibrary, Manifest, fixture, fixture_at, folder};
 use plugin_host::{Checksum, Loading, load};
 use sandbox_core::{ErrorKind, SandboxError, abi::HostInfo};
 use serde_json::json;
@@ -171,4 +172,76 @@ fn a_file_that_is_swapped_while_it_is_loaded_never_gets_another_one_run() {
     });
     assert!(swaps > 0);
     assert!(!canary.exists());
+}
+
+/// How often a file is mapped as code in this process.
+fn images(file: &Path) -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let file = fs::canonicalize(file).unwrap();
+    maps.lines().filter(|line| line.contains(file.to_str().unwrap()) && line.contains(" r-xp ")).count()
+}
+
+#[test]
+fn nothing_is_unloaded_whatever_is_dropped_and_whatever_was_refused() {
+    let folder = folder();
+    let file = fixture_at(&folder.path().join("real.so"));
+    let plugin = attempt(&file).outcome.unwrap();
+    let provider = plugin.entry.new_provider(&json!({})).unwrap();
+    drop((plugin, provider));
+    assert_eq!(images(&file), 1);
+    let file = CLibrary::provider("acme").build(&folder.path().join("refused.so"));
+    refusal(&file);
+    assert_eq!(images(&file), 1, "its constructors ran, and may have left threads");
+}
+
+#[test]
+fn every_file_is_a_library_of_its_own_because_the_descriptor_of_the_one_before_stays_open() {
+    // glibc knows each as /proc/self/fd/N: with a number that is used again, the next file would be the first library.
+    let folder = folder();
+    for number in 0..8 {
+        let file = folder.path().join(format!("lib{number}.so"));
+        let is_sound = number % 2 == 0;
+        let file = if is_sound { fixture_at(&file) } else { CLibrary::provider("acme").build(&file) };
+        assert_eq!(attempt(&file).outcome.is_ok(), is_sound);
+        assert_eq!(images(&file), 1, "{number}");
+        let mut open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let resolved = fs::canonicalize(&file).unwrap();
+        assert!(open.any(|entry| fs::read_link(entry.path()).is_ok_and(|found| found == resolved)), "{number}");
+    }
+}
+
+#[test]
+fn a_symbol_of_one_plugin_is_not_seen_by_another() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let first = CLibrary::provider("first").code("int of_the_first(void) { return 1; }\n").build(&at("first.so"));
+    assert!(attempt(&first).steps.iter().any(|step| step.name == "symbol"), "it was loaded");
+    let second =
+        CLibrary::provider("second").code("int of_the_first(void); int use(void) { return of_the_first(); }\n");
+    let error = refusal(&second.build(&at("second.so")));
+    assert!(error.to_string().contains("undefined symbol: of_the_first"), "{error}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_plugin_whose_code_says_something_else_than_the_section_of_its_file_is_refused() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let objcopy = |arguments: &[String], output: &Path| {
+        let mut objcopy = Command::new("objcopy");
+        let status = objcopy.args(arguments).arg(fixture()).arg(output).status();
+        assert!(status.expect("these tests need binutils (apt-get install binutils)").success());
+    };
+    let section = at("section");
+    objcopy(&["--dump-section".to_owned(), format!(".sbxmeta={}", section.display())], &at("copy"));
+    let text = fs::read_to_string(&section).unwrap();
+    assert!(text.contains("for the tests"));
+    fs::write(&section, text.replace("for the tests", "for everybody")).unwrap();
+    // The section that the code reads is there under another name; the one that a host finds says something else.
+    let arguments = ["--rename-section", ".sbxmeta=.code_reads", "--add-section"].map(str::to_owned);
+    let lying = at("lying.so");
+    objcopy(&[&arguments[..], &[format!(".sbxmeta={}", section.display())]].concat(), &lying);
+    let error = refusal(&lying);
+    assert_eq!(attempt(&lying).outcome.unwrap_err().to_string(), error.to_string(), "and it stays refused");
+    assert!(error.to_string().contains("describe: expected what its manifest section holds"), "{error}");
 }

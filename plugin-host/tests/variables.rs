@@ -3,13 +3,22 @@
 
 mod common;
 
-use std::{path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown},
+    path::Path,
+    process::Command,
+};
 
-use common::{CLibrary, example, folder};
+use common::{CLibrary, example, folder, set_mode};
 
 /// Lists the providers in another process and gives what it printed.
 fn report_with(variables: &[(&str, &str)], folder: &Path) -> String {
-    let mut command = Command::new(example("list_providers"));
+    report_of(&example("list_providers"), variables, folder)
+}
+
+fn report_of(program: &Path, variables: &[(&str, &str)], folder: &Path) -> String {
+    let mut command = Command::new(program);
     command.arg("local").current_dir(folder).env_clear().envs(variables.iter().copied());
     let output = command.output().expect("this program can run itself");
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -47,4 +56,36 @@ fn built_ins_are_looked_for_in_the_variable_s_folder_and_then_beside_the_program
     let first = shown.find(&format!("{given_text}/libsandbox_provider_local.so"));
     let second = shown.find(&beside.display().to_string());
     assert!(first.is_some() && second.is_some() && first < second, "{shown}");
+}
+
+#[test]
+fn a_program_with_more_rights_than_its_caller_takes_no_folder_from_the_environment() {
+    const NOBODY: u32 = 65_534;
+    // Not in a temporary folder: those are often mounted so that this does not work.
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (program, data) = (place.path().join("list_providers"), place.path().join("data"));
+    fs::copy(example("list_providers"), &program).unwrap();
+    CLibrary::provider("given").build(&place.path().join("libgiven.so"));
+    fs::create_dir_all(data.join("sandbox/plugins")).unwrap();
+    CLibrary::provider("of-data").build(&data.join("sandbox/plugins/libx.so"));
+    let text = |path: &Path| path.display().to_string();
+    let (given, data) = (text(place.path()), text(&data));
+    let variables =
+        [("SANDBOX_PLUGIN_PATH", given.as_str()), ("SANDBOX_PROVIDER_DIR", &given), ("XDG_DATA_HOME", &data)];
+    let shows_all = |shown: &str| {
+        ["given Discovered", "of-data Discovered", &format!("{given}/libsandbox_provider_local.so")]
+            .map(|part| shown.contains(part))
+    };
+    // With the rights of the user who calls it: nothing special.
+    set_mode(&program, 0o4755);
+    let shown = report_of(&program, &variables, place.path());
+    assert_eq!(shows_all(&shown), [true; 3], "{shown}");
+    // Only root can give a program to somebody else, whose rights it then has.
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        chown(&program, Some(NOBODY), None).unwrap();
+        set_mode(&program, 0o4755);
+        let shown = report_of(&program, &variables, place.path());
+        let why = "is the target folder mounted nosuid, or does this run with no-new-privileges?";
+        assert_eq!(shows_all(&shown), [false; 3], "{why} {shown}");
+    }
 }

@@ -1,27 +1,56 @@
-//! Pages of known failures against the tests in the code.
+//! The tables of tests in the documentation, and README's example, against the code.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// The pages, and how many rows of each kind they have.
-const PAGES: &[(&str, &[(char, usize)])] = &[
-    (
-        "docs/cases.md",
-        &[('A', 34), ('B', 11), ('C', 16), ('D', 7), ('E', 6), ('F', 9), ('G', 9), ('H', 14), ('I', 4), ('J', 5)],
-    ),
-    ("providers/daytona/CASES.md", &[('D', 16), ('R', 33)]),
-];
+/// A page with a table of tests.
+struct Page {
+    file: &'static str,
+    /// How many rows of each kind there are.
+    kinds: &'static [(char, usize)],
+    /// What has no test, with a reason on the page. Whoever writes one takes it from here.
+    without: &'static [&'static str],
+}
 
-/// What has no test, with a reason on the page. Whoever writes one takes it from here.
-const WITHOUT: &[&str] = &["B03", "C09", "C10", "E04", "F05", "F06", "G06", "J04"];
+/// Failures of other systems, what the boundary and the plugin host promise, and what the model's provider does.
+const PAGES: [Page; 3] = [
+    Page {
+        file: "docs/cases.md",
+        kinds: &[
+            ('A', 34),
+            ('B', 11),
+            ('C', 16),
+            ('D', 7),
+            ('E', 6),
+            ('F', 9),
+            ('G', 9),
+            ('H', 14),
+            ('I', 4),
+            ('J', 5),
+        ],
+        without: &["B03", "C09", "C10", "E04", "F05", "F06", "G06", "J04"],
+    },
+    Page {
+        file: "docs/abi.md",
+        kinds: &[('A', 4), ('B', 25), ('F', 13), ('L', 16), ('R', 14), ('V', 6)],
+        without: &["B17", "B20"],
+    },
+    Page { file: "providers/daytona/CASES.md", kinds: &[('D', 16), ('R', 33)], without: &[] },
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The cells of every row of a page: number, what, tests.
-fn rows(page: &str) -> Vec<Vec<String>> {
-    let page = fs::read_to_string(root().join(page)).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |"));
+/// The cells of every row: number, what, tests. Other tables have no numbers.
+fn rows(page: &Page) -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join(page.file)).unwrap();
+    let is_numbered = |line: &&str| {
+        let mut number = line.trim_start_matches("| ").chars();
+        line.starts_with("| ")
+            && number.next().is_some_and(|kind| kind.is_ascii_uppercase())
+            && number.next().is_some_and(|digit| digit.is_ascii_digit())
+    };
+    let rows = page.lines().filter(is_numbered);
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
 }
 
@@ -65,19 +94,19 @@ fn collect(code: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_known_failure_has_its_row_and_a_test_or_a_reason() {
-    for (page, kinds) in PAGES {
+fn everything_that_is_promised_has_its_row_and_a_test_or_a_reason() {
+    for page in &PAGES {
         let rows = rows(page);
-        let numbers =
-            kinds.iter().flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}{number:02}")));
+        let numbers = page.kinds.iter();
+        let numbers = numbers.flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}{number:02}")));
         let wanted: Vec<String> = numbers.collect();
-        assert_eq!(rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>(), wanted, "{page}");
+        assert_eq!(rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>(), wanted, "{}", page.file);
         for row in &rows {
             assert_eq!(row.len(), 3, "{row:?}");
             assert!(!row[1].is_empty(), "{}", row[0]);
             let has_reason = row[2].starts_with("not here: ");
-            assert_eq!(has_reason, WITHOUT.contains(&row[0].as_str()), "{}", row[0]);
-            assert!(has_reason || row[2].contains('`'), "{} has no test", row[0]);
+            assert_eq!(has_reason, page.without.contains(&row[0].as_str()), "{} {}", page.file, row[0]);
+            assert!(has_reason || row[2].contains('`'), "{} {} has no test", page.file, row[0]);
         }
     }
 }
@@ -87,10 +116,23 @@ fn every_name_on_the_pages_is_a_test() {
     let tests = tests();
     assert!(tests.len() > 1000, "{}", tests.len());
     let mut missing = Vec::new();
-    for row in PAGES.iter().flat_map(|(page, _)| rows(page)) {
-        for name in row[2].split('`').skip(1).step_by(2).filter(|name| !tests.contains(*name)) {
-            missing.push(format!("{}: {name}", row[0]));
+    for page in &PAGES {
+        for row in rows(page) {
+            for name in row[2].split('`').skip(1).step_by(2).filter(|name| !tests.contains(*name)) {
+                missing.push(format!("{} {}: {name}", page.file, row[0]));
+            }
         }
     }
     assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+/// The example is built by every check and run as a command of README.md.
+#[test]
+fn the_example_of_the_readme_is_the_one_that_is_run() {
+    let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let readme = read("README.md");
+    let (_, example) = readme.split_once("```rust\nuse sandbox_api::").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    assert!(lines(&read("examples/hello.rs")).contains(&lines(example)), "README.md has another example: {example}");
 }

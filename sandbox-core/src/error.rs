@@ -4,7 +4,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Capability;
+use crate::{Capability, cause::Cause};
 
 /// What callers of the contract get.
 pub type Result<T, E = SandboxError> = std::result::Result<T, E>;
@@ -134,6 +134,7 @@ pub(crate) struct ErrorDetail {
     pub(crate) retry_after_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admitted: Option<Admitted>,
+    /// Filled on the way over only; an error itself has its causes as sources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) chain: Vec<String>,
 }
@@ -281,6 +282,15 @@ impl SandboxError {
         self
     }
 
+    /// Keeps causes of which only the texts are left, nearest first: those of an error that was told elsewhere.
+    #[must_use]
+    pub fn with_causes(mut self, texts: Vec<String>) -> Self {
+        if let Some(cause) = Cause::chain(texts) {
+            self.0.source = Some(cause);
+        }
+        self
+    }
+
     /// The same error under another kind (a create step that failed is a create error).
     #[must_use]
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
@@ -348,7 +358,6 @@ impl SandboxError {
             texts.push(error.to_string());
             next = error.source();
         }
-        texts.extend(self.0.detail.chain.iter().cloned());
         // A cause that the message ends with already says nothing new.
         texts.retain(|text| !self.0.message.ends_with(text.as_str()));
         texts
@@ -361,9 +370,10 @@ impl SandboxError {
         detail
     }
 
-    pub(crate) fn from_parts(kind: ErrorKind, message: String, detail: ErrorDetail) -> Self {
+    pub(crate) fn from_parts(kind: ErrorKind, message: String, mut detail: ErrorDetail) -> Self {
         let message = message.replace(['\n', '\r'], " ");
-        Self(Box::new(Inner { kind, message, detail, source: None }))
+        let causes = std::mem::take(&mut detail.chain);
+        Self(Box::new(Inner { kind, message, detail, source: None })).with_causes(causes)
     }
 }
 

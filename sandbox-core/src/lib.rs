@@ -25,6 +25,7 @@ pub mod abi;
 mod byte_string;
 mod capabilities;
 mod capability;
+mod cause;
 mod config;
 mod error;
 mod exec;

@@ -1,6 +1,6 @@
 //! Errors on the wire: kind, message and detail, as over the ABI.
 
-use std::{error::Error, fmt, time::Duration};
+use std::time::Duration;
 
 use sandbox_core::{Admitted, Capability, ErrorKind, SandboxError};
 use serde::{Deserialize, Serialize};
@@ -81,10 +81,7 @@ impl From<WireError> for SandboxError {
         if let Some(delay) = detail.retry_after_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
             error = error.with_retry_after(delay);
         }
-        match Cause::from_texts(detail.chain) {
-            Some(cause) => error.with_source(cause),
-            None => error,
-        }
+        error.with_causes(detail.chain.into_iter().take(MAX_CAUSES).map(clip).collect())
     }
 }
 
@@ -106,34 +103,6 @@ fn clip(mut text: String) -> String {
         text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
     }
     text
-}
-
-#[derive(Debug)]
-struct Cause {
-    text: String,
-    next: Option<Box<Cause>>,
-}
-
-impl Cause {
-    fn from_texts(texts: Vec<String>) -> Option<Self> {
-        let mut cause = None;
-        for text in texts.into_iter().take(MAX_CAUSES).rev() {
-            cause = Some(Self { text: clip(text), next: cause.map(Box::new) });
-        }
-        cause
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for Cause {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.next.as_deref().map(|next| next as _)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A third party's plugin from nothing to a command that runs in it.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::MetadataExt, path::Path, process::Command};
 
-use crate::common::{checkout, products, run, sandboxctl};
+use crate::common::{Ran, checkout, products, run, sandboxctl};
+use serde_json::Value;
 
 fn tool(folder: &Path, args: &[&str]) -> Command {
     let mut command = sandboxctl(args);
@@ -10,12 +11,21 @@ fn tool(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// What a command says to a machine.
+#[track_caller]
+fn json(ran: &Ran) -> Value {
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {ran:?}"));
+    assert_eq!((ran.code, value["schema"].as_str()), (0, Some("v1")), "{ran:?}");
+    value
+}
+
 #[test]
 fn a_new_plugin_is_built_verified_installed_used_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let ran = run(tool(folder, &["plugin", "new", "my-cloud2", "--sandbox-path", checkout().to_str().unwrap()]));
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let checkout_path = checkout().to_str().unwrap();
+    let ran = run(tool(folder, &["plugin", "new", "my-cloud2", "--sandbox-path", checkout_path, "-o", "json"]));
+    assert_eq!(json(&ran)["name"], "my-cloud2");
     let krate = folder.join("sandbox-provider-my-cloud2");
     // The versions of the checkout, so that nothing has to be fetched.
     fs::copy(checkout().join("Cargo.lock"), krate.join("Cargo.lock")).unwrap();
@@ -50,12 +60,17 @@ fn a_new_plugin_is_built_verified_installed_used_and_removed() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "hello\n"), "{ran:?}");
     assert_eq!(run(tool(folder, &["plugin", "ls", "-q"])).stdout, "my-cloud2\n");
     assert_eq!(run(tool(folder, &["plugin", "install", library])).code, 1, "it is there already");
-    assert_eq!(run(tool(folder, &["plugin", "install", "--force", library])).code, 0);
+    let installed = folder.join("data/sandbox/plugins/libsandbox_provider_my_cloud2.so");
+    let inode = || fs::metadata(&installed).unwrap().ino();
+    let before = inode();
+    let ran = run(tool(folder, &["plugin", "install", "--force", library, "-o", "json"]));
+    assert_eq!(json(&ran)["path"], installed.to_str().unwrap());
+    assert_ne!(inode(), before, "never in place: a program that has the old file loaded would die of it");
     let ran = run(tool(folder, &["plugin", "install", "--force", "--sha256", &"0".repeat(64), library]));
     assert_eq!(ran.code, 1, "{ran:?}");
     let ran = run(tool(folder, &["plugin", "rm", "my-cloud"]));
     assert!(ran.code == 1 && ran.stderr.contains("did you mean \"my-cloud2\"?"), "{ran:?}");
-    assert_eq!(run(tool(folder, &["plugin", "rm", "my-cloud2"])).code, 0);
+    assert_eq!(json(&run(tool(folder, &["plugin", "rm", "my-cloud2", "-o", "json"])))["name"], "my-cloud2");
     assert_eq!(run(tool(folder, &["plugin", "ls", "-q"])).stdout, "");
     let left: Vec<_> = fs::read_dir(folder.join("data/sandbox/plugins")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
@@ -78,8 +93,10 @@ fn a_file_that_is_no_plugin_is_refused_with_its_steps() {
 fn the_local_plugin_itself_passes_the_suite() {
     let folder = tempfile::tempdir().unwrap();
     let library = crate::common::provider_dir().join("libsandbox_provider_local.so");
-    let ran = run(tool(folder.path(), &["plugin", "verify", library.to_str().unwrap()]));
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = run(tool(folder.path(), &["plugin", "verify", library.to_str().unwrap(), "-o", "json"]));
+    let verified = json(&ran);
+    assert_eq!((&verified["conformant"], &verified["report"]["conformant"]), (&true.into(), &true.into()), "{ran:?}");
+    assert!(verified["load"].as_array().is_some_and(|steps| steps.len() > 15), "{ran:?}");
     let ran = run(tool(folder.path(), &["plugin", "install", library.to_str().unwrap()]));
     assert_eq!(ran.code, 1, "a built-in name is refused: {ran:?}");
     assert!(ran.stderr.contains("name of a built-in provider"), "{ran:?}");

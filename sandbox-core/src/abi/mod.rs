@@ -46,3 +46,34 @@ pub mod export {
         runtime::init,
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    /// The text of every file, and whether it is inside of the fence.
+    fn sources(folder: &Path, is_fenced: bool, found: &mut Vec<(bool, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, is_fenced || path.ends_with("src/abi"), found);
+            } else {
+                found.push((is_fenced, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_crates_under_the_abi_are_named_inside_of_the_fence_only_and_nothing_unwinds_over_the_boundary() {
+        let mut found = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), false, &mut found);
+        assert!(found.iter().any(|(is_fenced, _)| *is_fenced) && found.iter().any(|(is_fenced, _)| !is_fenced));
+        // In halves, since this file is one of them.
+        let unwinding = ["C-", "unwind\""].concat();
+        for (is_fenced, code) in &found {
+            assert!(!code.contains(&unwinding), "a panic that leaves a library ends the program");
+            let names = ["abi_stable", "async_ffi"].iter().any(|name| code.contains(name));
+            assert!(*is_fenced || !names, "{code}");
+        }
+    }
+}

@@ -40,6 +40,8 @@ pub enum Fixture {
     Misbehaving,
     /// Built with `panic = "abort"`.
     PanicAbort,
+    /// Provider `acme` in another edition and with another allocator.
+    Foreign,
 }
 
 impl Fixture {
@@ -49,11 +51,12 @@ impl Fixture {
             Self::Second => "second",
             Self::Misbehaving => "misbehaving",
             Self::PanicAbort => "panic-abort",
+            Self::Foreign => "foreign",
         }
     }
 
     fn slot(self, profile: Profile) -> &'static OnceLock<PathBuf> {
-        static BUILT: [OnceLock<PathBuf>; 8] = [const { OnceLock::new() }; 8];
+        static BUILT: [OnceLock<PathBuf>; 10] = [const { OnceLock::new() }; 10];
         &BUILT[self as usize * 2 + profile as usize]
     }
 

@@ -90,6 +90,22 @@ pub mod later {
 
 /// Errors of abi_stable are pages long"#,
     ),
+    // A wish that is left out where nobody has it, and an answer that is always there.
+    patch(
+        "src/spec.rs",
+        "    pub identity: Option<SandboxIdentity>,\n}\n",
+        "    pub identity: Option<SandboxIdentity>,\n    /// Only in 1.1.\n    #[serde(skip_serializing_if = \"Option::is_none\")]\n    pub later: Option<u32>,\n}\n",
+    ),
+    patch(
+        "src/info.rs",
+        "    pub details: BTreeMap<String, String>,\n}\n",
+        "    pub details: BTreeMap<String, String>,\n    /// Only in 1.1.\n    #[serde(default)]\n    pub later: u32,\n}\n",
+    ),
+    patch(
+        "src/info.rs",
+        "            details: BTreeMap::new(),\n",
+        "            details: BTreeMap::new(),\n            later: 0,\n",
+    ),
     patch("src/session.rs", "    Detach,\n}\n", "    Detach,\n    /// Only in 1.1.\n    Later,\n}\n"),
     patch(
         "src/abi/mod.rs",

@@ -2,8 +2,11 @@
 
 use std::{
     path::Path,
+    pin::pin,
     process::Command,
     sync::Arc,
+    task::{Context, Poll, Wake},
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
@@ -15,7 +18,7 @@ use sandbox_abi_tests::{
     wait::PATIENCE,
     world::World,
 };
-use sandbox_core::{Capability, ExecRequest, SandboxProvider};
+use sandbox_core::{Capability, ErrorKind, ExecRequest, SandboxProvider};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -52,6 +55,31 @@ fn timers_sockets_and_children_work_inside_a_plugin_on_every_kind_of_host() {
     }
     // A host that drives no timers and no sockets itself.
     Builder::new_current_thread().build().unwrap().block_on(uses_everything_inside(&*provider));
+}
+
+/// An executor that knows nothing of tokio.
+fn drive<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_host_without_any_tokio_runtime_uses_a_plugin_like_every_other_one() {
+    drive(uses_everything_inside(&*acme()));
 }
 
 #[test]
@@ -158,6 +186,15 @@ fn one_file_is_one_image_whatever_it_is_called_and_a_copy_is_another() {
             assert_eq!(run(&*provider, &handle, ExecRequest::shell("exit 4")).await.unwrap().return_code(), 4);
         }
     });
+}
+
+#[test]
+fn a_file_that_is_not_there_is_not_answered_with_a_plugin_that_is_loaded() {
+    entry(&Fixture::Good.path()).unwrap();
+    let error = entry(Path::new("/nonexistent.so")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let second = entry(&Fixture::Second.path()).unwrap().new_provider(&Value::Null).unwrap();
+    assert_eq!(second.name(), "second", "nor is another file");
 }
 
 #[test]

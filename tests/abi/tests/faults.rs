@@ -1,6 +1,10 @@
 //! Whatever a provider does wrong is an error of that call, and nothing else.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sandbox_abi_tests::{
     build::Fixture,
@@ -71,6 +75,17 @@ async fn a_panic_in_the_constructor_or_in_info_is_an_error_of_making_the_provide
         let error = Faulty::try_new(fault).err().expect("it panics");
         assert_panicked(&error, text);
     }
+    everything_else_works().await;
+}
+
+#[tokio::test]
+async fn a_synchronous_call_that_blocks_holds_its_caller_and_is_no_runtime_in_a_runtime() {
+    let start = Instant::now();
+    // This is a task of the host's runtime: were the plugin's the same tokio, blocking in it would panic.
+    let faulty = Faulty::new("block_in_sync_calls");
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+    assert_eq!((faulty.count("blocked-in-constructor"), faulty.count("blocked-in-info")), (1, 1));
+    create(&*faulty.provider).await.unwrap();
     everything_else_works().await;
 }
 

@@ -2,6 +2,7 @@
 
 use std::{path::Path, process::Command};
 
+use bytes::Bytes;
 use plugin_host::{Checksum, inspect};
 use sandbox_abi_tests::{
     build::Fixture,
@@ -10,7 +11,7 @@ use sandbox_abi_tests::{
     wait::PATIENCE,
     world::World,
 };
-use sandbox_core::{CONTRACT_VERSION, ContractVersion, ExecRequest};
+use sandbox_core::{CONTRACT_VERSION, ContractVersion, ExecRequest, ReadRange, WriteOptions};
 use serde_json::json;
 
 const REFUSED: Ending = Ending::Code(3);
@@ -47,6 +48,35 @@ fn a_plugin_of_this_release_works_in_a_host_of_a_newer_minor() {
 fn in_a_host_of_its_own_release_the_newer_plugin_has_the_later_field() {
     let ended = child::run(Command::new(World::NewerMinor.program()).arg(World::NewerMinor.plugin()), PATIENCE);
     assert!(ended.stdout.contains("later field of its root: Some(42)"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn memory_of_a_plugin_with_another_allocator_and_edition_is_freed_by_its_owner_alone() {
+    const BYTES: usize = 1024 * 1024;
+    let plugin = Fixture::Foreign.path();
+    // Texts, errors, streams and bodies in both directions. Memory that the other side frees ends this process.
+    for _ in 0..20 {
+        let refused = provider(&plugin, "acme", &json!({"greting": "x"})).err().expect("an unknown key");
+        assert_eq!(refused.help(), Some("did you mean \"greeting\"?"));
+        let provider = provider(&plugin, "acme", &json!({"greeting": "of another heap"})).unwrap();
+        let handle = create(&*provider).await.unwrap();
+        for (request, expected) in
+            [(ExecRequest::argv(["@greet"]), "of another heap"), (ExecRequest::shell("printf hi; exit 0"), "hi")]
+        {
+            assert_eq!(run(&*provider, &handle, request).await.unwrap().stdout_text(), expected);
+        }
+        let flood = ExecRequest::argv(["@flood", "32", "65536"]);
+        assert_eq!(run(&*provider, &handle, flood).await.unwrap().stdout.len(), 32 * 65_536);
+        let files = provider.as_files().unwrap();
+        let body = Bytes::from(vec![0x5a; BYTES]);
+        files.write_file(&handle, "f".into(), body.clone(), WriteOptions::default()).await.unwrap();
+        let range = ReadRange { offset: 0, length: None };
+        assert_eq!(files.read_file(&handle, "f".into(), range).await.unwrap(), body);
+        // Bodies that are cut into parts, and parts that outlive the call.
+        let part = files.read_file(&handle, "f".into(), range).await.unwrap().slice(7..9);
+        provider.close(&handle).await.unwrap();
+        assert_eq!(part, [0x5a; 2].as_slice());
+    }
 }
 
 #[test]

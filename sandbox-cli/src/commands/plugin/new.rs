@@ -189,9 +189,13 @@ mod tests {
         for (path, text) in TEMPLATES {
             let filled = fill(text, "my-cloud2", "/checkout");
             assert!(!filled.contains("{{"), "{path}");
-            for word in ["unsafe {", "abi_stable", "async-ffi", "libloading"] {
+            for word in ["abi_stable", "async-ffi", "async_ffi", "libloading"] {
                 assert!(!filled.contains(word), "{path} has {word}");
             }
+            // But for the line by which the compiler looks at the whole crate.
+            let (before, after) = filled.split_once("\n#![forbid(unsafe_code)]\n").unwrap_or((&filled, ""));
+            assert!(![before, after].concat().contains("unsafe"), "{path} has unsafe code");
+            assert_eq!(!after.is_empty(), path.ends_with("lib.rs"), "{path}");
         }
         assert!(fill("{{Type}}", "my-cloud2", "").contains("MyCloud2"));
         assert_eq!(fill("{{Type}}", "9p", ""), "The9p");
@@ -201,6 +205,29 @@ mod tests {
     fn the_provider_of_the_template_is_short_enough_to_be_read() {
         let (_, lib) = TEMPLATES.iter().find(|(path, _)| *path == "src/lib.rs").unwrap();
         assert!(lib.lines().count() <= 180, "{}", lib.lines().count());
+    }
+
+    #[test]
+    fn the_provider_in_the_readme_is_the_one_of_the_template() {
+        let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+        let readme = std::fs::read_to_string(readme).unwrap();
+        let (_, example) = readme.split_once("```rust\n#[async_trait]").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let (_, lib) = TEMPLATES.iter().find(|(path, _)| *path == "src/lib.rs").unwrap();
+        let lib = fill(lib, "acme", "");
+        for line in example.lines().map(str::trim).filter(|line| !["", "}"].contains(line)) {
+            match line.strip_prefix("// ") {
+                Some(others) => {
+                    for name in others.split(", ") {
+                        assert!(lib.contains(&format!("    async fn {name}(&self, ")), "{name}");
+                    }
+                }
+                None => {
+                    let signature = line.split(" {").next().unwrap_or_default();
+                    assert!(lib.contains(signature), "{signature}");
+                }
+            }
+        }
     }
 
     #[test]
