@@ -137,6 +137,7 @@ mod tests {
             ("user", json!("7:8")),
             ("ttl_s", json!(60.0)),
             ("incarnation", json!("inc")),
+            ("window_bytes", json!(1 << 20)),
             ("outside_peers_only", json!(true)),
             ("exit_with_entrypoint", json!(true)),
             ("env", json!({"A": "1"})),
