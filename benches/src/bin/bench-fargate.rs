@@ -112,8 +112,8 @@ async fn far_execs(place: &Place<'_>, table: &mut Table) {
     let times = &mut times[WARM_UP..];
     let p50 = median(times);
     let figure = format!("{}, p99 {}", millis(p50), millis(percentile(times, 0.99)));
-    let trips = p50.as_secs_f64() / (2 * DISTANCE).as_secs_f64();
-    table.row("exec, one at a time, at 10 ms", figure, "a round trip 10 ms", trips, " round trips", Goal::None);
+    let value = p50.as_secs_f64() * 1000.0;
+    table.row("exec, one at a time, at 10 ms", figure, "a round trip 10 ms", value, " ms", Goal::None);
     place.close(&handle).await;
 }
 
