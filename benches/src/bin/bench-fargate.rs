@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fargate_double::{BASE_IMAGE, Double};
+use fargate_double::{BASE_IMAGE, Double, Options, Timing};
 use sandbox_benches::{
     Goal, HELLO, Place, Table, copy_file, exec, exec_many, fork_exec, fork_exec_many, median, millis, percentile,
 };
@@ -20,28 +20,39 @@ const EXECS: usize = 300;
 const WARM_UP: usize = 20;
 const TRANSFERS: usize = 3;
 const TRANSFERRED: usize = 100 << 20;
+/// A way to a task as from another place near by, in one direction.
+const DISTANCE: Duration = Duration::from_millis(5);
+const FAR_EXECS: usize = 50;
 
 fn main() {
-    let service = Runtime::new().expect("threads for the double");
-    let double = service.block_on(Double::start()).expect("the double starts");
-    let mut settings = double.settings();
-    settings["cpu"] = serde_json::json!(0.25);
-    let table = Runtime::new().expect("threads for the provider").block_on(measure(&double, settings));
-    service.block_on(double.stop());
+    let (service, runtime) =
+        (Runtime::new().expect("threads for the double"), Runtime::new().expect("threads for ours"));
+    let mut table = Table::default();
+    for distance in [Duration::ZERO, DISTANCE] {
+        let options = Options { timing: Timing { distance, ..Timing::default() }, ..Options::default() };
+        let double = service.block_on(Double::start_with(options)).expect("the double starts");
+        runtime.block_on(measure(&double, !distance.is_zero(), &mut table));
+        service.block_on(double.stop());
+    }
     println!("{table}");
 }
 
-async fn measure(double: &Double, settings: serde_json::Value) -> Table {
+async fn measure(double: &Double, is_far: bool, table: &mut Table) {
+    let mut settings = double.settings();
+    settings["cpu"] = serde_json::json!(0.25);
     let config = from_json(settings, "settings").expect("good settings");
     let provider = FargateProvider::new(config).expect("the provider is made");
     let place = Place { provider: &provider, spec: SandboxSpec::image(BASE_IMAGE) };
-    let mut table = Table::default();
-    ready(&place, double, &mut table).await;
-    execs(&place, double, &mut table).await;
     let folder = tempfile::tempdir().expect("a folder");
-    transfers(&place, folder.path(), &mut table).await;
+    if is_far {
+        far_execs(&place, table).await;
+        transfers(&place, folder.path(), " at 10 ms", || Goal::None, table).await;
+    } else {
+        ready(&place, double, table).await;
+        execs(&place, double, table).await;
+        transfers(&place, folder.path(), "", || Goal::AtLeast(80.0), table).await;
+    }
     provider.aclose().await.expect("it ends");
-    table
 }
 
 /// From the task that runs to the sandbox that is used.
@@ -91,7 +102,22 @@ async fn execs(place: &Place<'_>, double: &Double, table: &mut Table) {
     place.close(&handle).await;
 }
 
-async fn transfers(place: &Place<'_>, folder: &Path, table: &mut Table) {
+/// What an answer costs where each round trip takes ten milliseconds.
+async fn far_execs(place: &Place<'_>, table: &mut Table) {
+    let handle = place.create().await;
+    let mut times = Vec::new();
+    for _ in 0..WARM_UP + FAR_EXECS {
+        times.push(exec(place.provider, &handle).await);
+    }
+    let times = &mut times[WARM_UP..];
+    let p50 = median(times);
+    let figure = format!("{}, p99 {}", millis(p50), millis(percentile(times, 0.99)));
+    let value = p50.as_secs_f64() * 1000.0;
+    table.row("exec, one at a time, at 10 ms", figure, "a round trip 10 ms", value, " ms", Goal::None);
+    place.close(&handle).await;
+}
+
+async fn transfers(place: &Place<'_>, folder: &Path, place_suffix: &str, goal: impl Fn() -> Goal, table: &mut Table) {
     let handle = place.create().await;
     let [file, back, copy] = ["file", "back", "copy"].map(|name| folder.join(name));
     std::fs::write(&file, vec![7_u8; TRANSFERRED]).expect("it is written");
@@ -106,8 +132,8 @@ async fn transfers(place: &Place<'_>, folder: &Path, table: &mut Table) {
     for (what, mut times) in [("upload", up), ("download", down)] {
         let time = median(&mut times);
         let rate = TRANSFERRED as f64 / 1e6 / time.as_secs_f64();
-        let what = format!("{what} of 100 MiB");
-        table.row(&what, millis(time), beside.clone(), rate, " MB/s", Goal::AtLeast(80.0));
+        let what = format!("{what} of 100 MiB{place_suffix}");
+        table.row(&what, millis(time), beside.clone(), rate, " MB/s", goal());
     }
     place.close(&handle).await;
 }

@@ -11,7 +11,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     error::NAME,
-    transport::{Stream, Transport},
+    transport::{STREAM_WINDOW_BYTES, Stream, Transport},
 };
 
 /// How long a connection may take to be made again, tries included.
@@ -83,7 +83,8 @@ impl Link {
 
     async fn connect(&self) -> Result<Client> {
         let Stream { read, write } = self.transport.open().await?;
-        let options = ClientOptions::default().with_token(self.token.clone());
+        let mut options = ClientOptions::default().with_token(self.token.clone());
+        options.window_bytes = STREAM_WINDOW_BYTES;
         let client = Client::connect_halves(read, write, options).await?;
         let info: AgentInfo = client.call(methods::INFO, &Nothing {}).await?;
         if info.incarnation != self.incarnation {

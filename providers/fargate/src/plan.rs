@@ -9,6 +9,7 @@ use crate::{
     error::NAME,
     key::Keys,
     size::Size,
+    transport::STREAM_WINDOW_BYTES,
 };
 
 /// The most characters of all overrides of a launch, as ECS has it.
@@ -66,6 +67,7 @@ impl Plan<'_> {
             "inherit_workdir": spec.workdir.is_none(),
             "env": spec.env,
             "incarnation": self.incarnation,
+            "window_bytes": STREAM_WINDOW_BYTES,
         });
         let mut set = |key: &str, value: Value| config[key] = value;
         if self.config.transport == TransportKind::Ssh {
@@ -135,6 +137,7 @@ mod tests {
             ("user", json!("7:8")),
             ("ttl_s", json!(60.0)),
             ("incarnation", json!("inc")),
+            ("window_bytes", json!(1 << 20)),
             ("outside_peers_only", json!(true)),
             ("exit_with_entrypoint", json!(true)),
             ("env", json!({"A": "1"})),

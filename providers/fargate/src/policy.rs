@@ -263,9 +263,57 @@ mod tests {
         }
     }
 
+    /// Settings with which everything is needed that can be.
+    fn everything() -> Value {
+        let mut settings = base();
+        for (key, value) in [
+            ("address", json!("public")),
+            ("assign_public_ip", json!(true)),
+            ("settings_parameter", json!("/boxes")),
+            ("key", json!({"secret_arn": "arn:aws:secretsmanager:eu-central-1:123456789012:secret:k"})),
+            ("image_pull_secret_arn", json!("arn:aws:secretsmanager:eu-central-1:123456789012:secret:pull")),
+            ("log_group", json!("/boxes")),
+            ("task_role_arn", json!("arn:aws:iam::123456789012:role/task")),
+            ("tags", json!({"a": "b"})),
+        ] {
+            settings[key] = value;
+        }
+        settings
+    }
+
+    #[test]
+    fn no_action_is_a_star_and_each_that_is_for_all_resources_is_explained() {
+        let needs = of(everything(), &[]);
+        let mut of_all = Vec::new();
+        for policy in [&needs.orchestrator, &needs.execution_role] {
+            assert!(actions(policy).iter().all(|action| !action.contains('*')), "{policy}");
+            for statement in policy["Statement"].as_array().unwrap().iter().filter(|one| one["Resource"] == "*") {
+                of_all
+                    .extend(statement["Action"].as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()));
+            }
+        }
+        of_all.sort();
+        let readme = include_str!("../README.md");
+        let explained = readme.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | all: "));
+        let mut explained: Vec<_> = explained.map(|(action, _)| action.to_owned()).collect();
+        explained.sort();
+        assert_eq!(of_all, explained, "what is for all resources, and what the README explains");
+    }
+
+    #[test]
+    fn what_is_printed_is_json_that_says_the_same() {
+        let needs = of(everything(), &["123456789012.dkr.ecr.eu-central-1.amazonaws.com/tool:1"]);
+        let printed: Value = serde_json::from_str(&needs.to_string()).unwrap();
+        assert_eq!(printed["orchestrator"], needs.orchestrator);
+        assert_eq!(printed["execution_role"], needs.execution_role);
+        assert_eq!(printed["task_role"], json!({"Version": "2012-10-17", "Statement": []}));
+        assert_eq!(printed["network"], needs.network);
+    }
+
     #[test]
     fn the_sandboxed_code_may_do_nothing() {
         assert_eq!(of(base(), &[]).task_role["Statement"], json!([]));
+        assert_eq!(of(everything(), &[]).task_role["Statement"], json!([]));
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use sandbox_core::{ByteString, Env, ExecRequest, Secret};
-use sandbox_protocol::methods;
+use sandbox_protocol::{
+    limits::{MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, WINDOW_BYTES},
+    methods,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{job::EXEC_KEEP, log::Keep};
@@ -67,6 +70,9 @@ pub struct ServeConfig {
     pub log_head_bytes: usize,
     /// How much of it is kept of what it wrote last; 524288..=67108864 bytes. Default 3670016.
     pub log_tail_bytes: usize,
+    /// How much each stream of a connection may hold for a reader inside that has not taken it; 131072..=16777216 bytes.
+    /// Default 262144. A stream moves so much in each round trip at most: more for clients that are far away.
+    pub window_bytes: u32,
 }
 
 /// The main process of a sandbox. `Debug` does not show it.
@@ -122,6 +128,7 @@ impl Default for ServeConfig {
             exit_with_entrypoint: false,
             log_head_bytes: 256 * 1024,
             log_tail_bytes: EXEC_KEEP.tail,
+            window_bytes: WINDOW_BYTES,
         }
     }
 }
@@ -185,6 +192,9 @@ impl ServeConfig {
         if !(LOG_TAIL_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_tail_bytes) {
             return fail("log_tail_bytes must be 524288 to 67108864");
         }
+        if !(MIN_WINDOW_BYTES..=MAX_WINDOW_BYTES).contains(&self.window_bytes) {
+            return fail("window_bytes must be 131072 to 16777216");
+        }
         if let Some(entrypoint) = &self.entrypoint {
             // The message of the error names a part of it, never a value.
             entrypoint.request().validate().map_err(|error| {
@@ -242,6 +252,7 @@ mod tests {
             (r#"{"exit_with_entrypoint": true}"#, "exit_with_entrypoint"),
             (r#"{"log_tail_bytes": 1}"#, "log_tail_bytes"),
             (r#"{"log_head_bytes": 99999999}"#, "log_head_bytes"),
+            (r#"{"window_bytes": 1000}"#, "window_bytes"),
             (r#"{"commands": {"capabilities": [64]}}"#, "commands.capabilities"),
             (r#"{"commands": {"seccomp": "0600000000"}}"#, "commands.seccomp"),
             (r#"{"commands": {"seccomp": "zz00000000000000"}}"#, "commands.seccomp"),

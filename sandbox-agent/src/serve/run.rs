@@ -44,8 +44,9 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
         Some(Token::Plain(token)) => (Some(token), None),
         None => (config.token.take(), None),
     };
-    let agent = Arc::new(Agent::new(config, oom_score).map_err(|error| error.to_string())?);
     let mut options = ServerOptions::default().with_features(METHODS.iter().copied());
+    options.window_bytes = config.window_bytes;
+    let agent = Arc::new(Agent::new(config, oom_score).map_err(|error| error.to_string())?);
     options.token = token;
     options.token_sha256 = digest;
     let runtime = tokio::runtime::Builder::new_current_thread()

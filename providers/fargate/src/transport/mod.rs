@@ -14,6 +14,10 @@ use tokio::{
 
 pub(crate) use self::{direct::Direct, ssh::Ssh};
 
+/// What one stream may have under way, in each direction: it moves so much in each round trip at most, and the way to a
+/// task may take some milliseconds. The SSH server's own window, which all share, is twice as much.
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
 /// How long a connection to a task may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 

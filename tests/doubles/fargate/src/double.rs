@@ -44,6 +44,8 @@ pub struct Timing {
     pub deprovisioning: Duration,
     /// The most that a container has between being asked to end and being killed, whatever its definition says.
     pub kill_after: Duration,
+    /// How long what is sent to a task, or comes from it, is on its way. Default none.
+    pub distance: Duration,
 }
 
 impl Default for Timing {
@@ -55,6 +57,7 @@ impl Default for Timing {
             deactivating: Duration::from_millis(10),
             deprovisioning: Duration::from_millis(40),
             kill_after: Duration::from_secs(2),
+            distance: Duration::ZERO,
         }
     }
 }

@@ -109,7 +109,7 @@ pub(crate) fn rewrite(
                 let definition =
                     definition.ok_or_else(|| Refusal::new("ClientException", "TaskDefinition not found."))?;
                 let overrides = Overrides::parse(&request["overrides"], &definition)?;
-                let task = Task::new(record, definition, overrides);
+                let task = Task::new(record, definition, overrides, world.timing.distance);
                 let task = task.ok_or_else(|| Refusal::parameter("The task got no network interface."))?;
                 *record = task.view(record);
                 world.begin(task.clone());

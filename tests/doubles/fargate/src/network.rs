@@ -13,9 +13,13 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
+    time::Duration,
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::{
+    net::sockopt::set_tcp_quickack,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -24,10 +28,13 @@ use tokio::{
     },
     sync::{oneshot, watch},
     task::JoinSet,
+    time::Instant,
 };
 
-/// Bytes on their way in one direction of one connection.
+/// Bytes that are carried at once.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks on a long way in one direction of one connection.
+const CHUNKS_UNDER_WAY: usize = 4096;
 
 enum Job {
     Dial(SocketAddrV4, oneshot::Sender<io::Result<StdStream>>),
@@ -101,16 +108,19 @@ pub(crate) struct Gate {
     /// Cut when so much has been carried; the greatest number is never.
     cut_at: AtomicU64,
     cut: AtomicUsize,
+    /// How long everything is on its way.
+    distance: Duration,
 }
 
 impl Gate {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(distance: Duration) -> Arc<Self> {
         Arc::new(Self {
             orders: watch::Sender::default(),
             open: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
             cut_at: AtomicU64::new(u64::MAX),
             cut: AtomicUsize::new(0),
+            distance,
         })
     }
 
@@ -188,17 +198,56 @@ impl Drop for Open<'_> {
     }
 }
 
+/// Some bytes; none at the end.
+async fn take(gate: &Gate, from: &mut OwnedReadHalf, chunk: &mut [u8]) -> io::Result<usize> {
+    let bytes = from.read(chunk).await?;
+    // The relay stands for a network, which adds no waits of its own: whoever holds small packets back until what it sent
+    // before is acknowledged would wait for this machine's timer. One that cannot is slower, not wrong.
+    let _ = set_tcp_quickack(from.as_ref(), true);
+    gate.flows().await;
+    Ok(bytes)
+}
+
 async fn pump(gate: &Gate, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> io::Result<()> {
+    if !gate.distance.is_zero() {
+        return pump_far(gate, from, to).await;
+    }
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        let bytes = from.read(&mut chunk).await?;
-        gate.flows().await;
+        let bytes = take(gate, from, &mut chunk).await?;
         if bytes == 0 {
             return to.shutdown().await;
         }
         to.write_all(&chunk[..bytes]).await?;
         gate.count(bytes);
     }
+}
+
+/// The same over a long way: each chunk arrives when its time has come, however many are under way.
+async fn pump_far(gate: &Gate, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> io::Result<()> {
+    let (send, mut under_way) = tokio::sync::mpsc::channel::<(Instant, Vec<u8>)>(CHUNKS_UNDER_WAY);
+    let leave = async {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let bytes = take(gate, from, &mut chunk).await?;
+            let is_gone = send.send((Instant::now() + gate.distance, chunk[..bytes].to_vec())).await.is_err();
+            if bytes == 0 || is_gone {
+                return io::Result::Ok(());
+            }
+        }
+    };
+    let arrive = async {
+        while let Some((at, bytes)) = under_way.recv().await {
+            tokio::time::sleep_until(at).await;
+            if bytes.is_empty() {
+                break;
+            }
+            to.write_all(&bytes).await?;
+            gate.count(bytes.len());
+        }
+        to.shutdown().await
+    };
+    tokio::try_join!(leave, arrive).map(drop)
 }
 
 /// Carries one connection over, until both sides are done or it is cut.

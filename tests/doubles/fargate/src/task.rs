@@ -111,7 +111,12 @@ fn now() -> f64 {
 
 impl Task {
     /// One of a record of moto.
-    pub(crate) fn new(record: &Value, definition: Definition, overrides: Overrides) -> Option<Arc<Self>> {
+    pub(crate) fn new(
+        record: &Value,
+        definition: Definition,
+        overrides: Overrides,
+        distance: Duration,
+    ) -> Option<Arc<Self>> {
         let details = record["attachments"][0]["details"].as_array()?;
         let address = details.iter().find(|detail| detail["name"] == "privateIPv4Address")?["value"].as_str()?;
         let containers = definition.container_definitions.iter().map(|container| ContainerFacts {
@@ -137,7 +142,7 @@ impl Task {
             hostname: format!("ip-{}.ec2.internal", address.replace('.', "-")),
             definition,
             overrides,
-            gate: Gate::new(),
+            gate: Gate::new(distance),
             plane: tokio::sync::Mutex::new(None),
             facts: Mutex::new(facts),
             stop: watch::Sender::default(),
