@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
 };
 
 use anyhow::{Context, Result};
@@ -113,12 +114,18 @@ pub(crate) fn plugins(profile: Profile, selection: &Selection) -> Result<PathBuf
             names
         }
     };
-    must(build)?;
+    // Beside each other: the last step of the agent's build keeps one core busy.
+    let (built, agent) = thread::scope(|scope| {
+        let agent = scope.spawn(|| agent(&native()));
+        (must(build), agent.join())
+    });
+    built?;
+    let agent = agent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let folder = profile.folder().join("providers");
     for name in names {
         place(&profile.folder().join(library(name)), &folder.join(library(name)), 0o755)?;
     }
-    place(&agent(&native())?, &folder.join(agent_name()), 0o755)?;
+    place(&agent, &folder.join(agent_name()), 0o755)?;
     Ok(folder)
 }
 
