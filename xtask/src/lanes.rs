@@ -1,8 +1,9 @@
-//! The conformance suite on every provider: those that share this machine's kernel in one lane, those with a backend of
-//! their own in another beside it. The suite mostly waits, so that two of them fit on two cores.
+//! The conformance suite on every provider, two at a time: more would only wait for each other on two cores.
 
 use std::{
+    panic::resume_unwind,
     process::{Command, ExitCode, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -13,8 +14,11 @@ use crate::{
     engine::{self, Engine},
 };
 
-/// What runs on this machine's kernel: it measures limits and counts what is left, so it is not run beside its like.
-const OF_THIS_KERNEL: [&str; 2] = ["docker", "local"];
+/// How many suites run at once.
+const LANES: usize = 2;
+
+/// Those that take longest, first of all: what is short fills the gap at the end.
+const LONGEST_FIRST: [&str; 3] = ["docker", "fargate", "local"];
 
 /// This program, also when its file is another by now: cargo has built it again with the workspace.
 const THIS: &str = "/proc/self/exe";
@@ -37,17 +41,15 @@ impl Part {
 /// # Errors
 /// When the providers cannot be found.
 pub(crate) fn every_provider(engine: &Engine) -> Result<Vec<Part>> {
-    let (own, others): (Vec<_>, Vec<_>) =
-        build::providers()?.into_iter().partition(|name| OF_THIS_KERNEL.contains(&name.as_str()));
-    let lane = |names: Vec<String>| names.into_iter().map(|name| apart(name, engine)).collect::<Vec<_>>();
-    let mut ended = thread::scope(|scope| {
-        let beside = scope.spawn(|| lane(others));
-        let mut ended = lane(own);
-        match beside.join() {
-            Ok(others) => ended.extend(others),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-        ended
+    let mut names = build::providers()?;
+    names.sort_by_key(|name| LONGEST_FIRST.iter().position(|first| first == name).unwrap_or(LONGEST_FIRST.len()));
+    let waiting = Mutex::new(names.into_iter());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let lane = || std::iter::from_fn(next).map(|name| apart(name, engine)).collect::<Vec<_>>();
+    let mut ended: Vec<Part> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        ended.flatten().collect()
     });
     ended.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(ended)
