@@ -127,13 +127,17 @@ pub(crate) fn soak(what: &str, count: u32, profile: Profile) -> Result<ExitCode>
         bail!("nothing to soak called {what:?}; there is: local");
     }
     let agent = build::agent(&build::native())?;
-    let mut run = cargo(["run", "--quiet", "--bin", "soak-local"]);
-    run.args(match profile {
-        // As all that is built for tests.
-        Profile::Dev => ["--features", build::TEST_FEATURES],
-        Profile::Release => ["--release", "--package=sandbox-benches"],
-    });
-    run.arg("--").arg(count.to_string()).env("SANDBOX_AGENT", agent);
+    let mut run = match profile {
+        // Built with all that is built for tests.
+        Profile::Dev => {
+            build::plugins(profile, &Selection::Workspace)?;
+            Command::new(profile.folder().join("soak-local"))
+        }
+        Profile::Release => {
+            cargo(["run", "--quiet", "--release", "--package", "sandbox-benches", "--bin", "soak-local", "--"])
+        }
+    };
+    run.arg(count.to_string()).env("SANDBOX_AGENT", agent);
     Ok(exit_code(status(&mut run)?))
 }
 
