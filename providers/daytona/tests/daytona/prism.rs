@@ -10,8 +10,8 @@ use std::{
 
 use reqwest::Method;
 use sandbox_core::{
-    Connect, ErrorKind, ListFilter, ListSweep, NetworkMode, PauseResume, SandboxProvider, SandboxSpec, SandboxStatus,
-    VolumeMount, VolumeSource,
+    Connect, ErrorKind, ListFilter, ListSweep, NetworkMode, PauseResume, SandboxProvider, SandboxSpec, VolumeMount,
+    VolumeSource,
 };
 use sandbox_daytona_double::{Double, KEY};
 use serde_json::{Value, json};
@@ -215,10 +215,14 @@ async fn do_the_rest(service: &Service, url: &str) {
     assert_eq!(ask(url, Method::GET, "/config", None).await, 200);
     assert_eq!(ask(url, Method::POST, &format!("{path}/last-activity"), None).await, 201);
     assert_eq!(ask(url, Method::POST, &format!("/sandbox/{}/stop?force=false", stop.sandbox_id), None).await, 200);
-    while service.provider.status(&stop).await.unwrap() != SandboxStatus::Stopped {
+    // Refused for as long as it is stopping.
+    let archive = format!("/sandbox/{}/archive", stop.sandbox_id);
+    let mut answer = 409;
+    while answer == 409 {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        answer = ask(url, Method::POST, &archive, None).await;
     }
-    assert_eq!(ask(url, Method::POST, &format!("/sandbox/{}/archive", stop.sandbox_id), None).await, 200);
+    assert_eq!(answer, 200);
 
     let failed = service.provider.create(labelled("double.fail", "build_failed")).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Create);
