@@ -1,6 +1,6 @@
 //! A stand-in for AWS Fargate, over HTTP on loopback.
 //!
-//! * The control plane is [moto](https://pypi.org/project/moto/), the field's own emulator, with its checks of signatures and
+//! * The control plane is moto, the field's own emulator, with its checks of signatures and
 //!   permissions on. A front passes every request on as it was signed, and tells of tasks what happens to them in truth:
 //!   moto knows records only.
 //! * A task is real: a network of its own with an address on the loopback (`127.64.0.0` and above), and for each container of
