@@ -4,9 +4,11 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use common::{Bench, Caller};
-use sandbox_agent::{Cgroup, CgroupConfig, CgroupErrorKind, LaunchConfig, Limit, Limits};
+use rustix::process::{Pid, Signal};
+use sandbox_agent::{Cgroup, CgroupConfig, CgroupErrorKind, LaunchConfig, Launcher, Limit, Limits};
 
 fn limited(bench: &Bench, limits: Limits) -> LaunchConfig {
     let name = format!("sandbox-test-{}", bench.marker());
@@ -122,4 +124,42 @@ fn a_kept_sandboxs_cgroup_goes_with_it() {
     let config = LaunchConfig { die_with_parent: Some(std::process::id()), ..limited(&bench, Limits::default()) };
     let said = bench.run(config, &["/bin/true"]);
     assert!(said.report.cgroup.unwrap().folders().all(|folder| !folder.exists()));
+}
+
+#[test]
+fn a_cgroup_that_nobody_answers_for_is_taken_and_an_empty_one_of_a_launcher_is_not() {
+    let name = format!("sandbox-test-abandoned-{}", std::process::id());
+    let sweep = || Cgroup::remove_abandoned(|found| found == name).unwrap();
+    let left = Cgroup::create(&name, &Limits::default()).unwrap();
+    assert_eq!(sweep(), left.folders().count());
+    assert!(left.folders().all(|folder| !folder.exists()));
+
+    let bench = Bench::new(Caller::Root);
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let basis = limited(&bench, Limits::default()).basis().with_cgroup_name(&name);
+    let launcher = Launcher::new(common::AGENT).prepare_ahead(&basis, theirs.into()).unwrap();
+    let folders: Vec<_> = left.folders().cloned().collect();
+    let inside = || std::fs::read_to_string(folders[0].join("cgroup.procs")).unwrap_or_default().trim().to_owned();
+    let end = Instant::now() + Duration::from_secs(20);
+    while inside().is_empty() {
+        assert!(Instant::now() < end, "the launcher makes nothing ahead");
+        std::thread::yield_now();
+    }
+    assert_eq!(sweep(), 0, "there is a process in it");
+    let half = Pid::from_raw(inside().parse().unwrap()).unwrap();
+    rustix::process::kill_process(half, Signal::KILL).unwrap();
+    while !inside().is_empty() {
+        assert!(Instant::now() < end, "the half that was made does not end");
+        std::thread::yield_now();
+    }
+    assert_eq!(sweep(), 0, "its launcher waits still");
+    // Killed, it removes nothing by itself.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", half.as_raw_pid()));
+    let stat = stat.expect("it is not waited for: the launcher waits for what it is to do");
+    let parent: i32 = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    rustix::process::kill_process(Pid::from_raw(parent).unwrap(), Signal::KILL).unwrap();
+    drop(launcher);
+    assert!(folders.iter().all(|folder| folder.exists()), "or the test has shown nothing");
+    assert_eq!(sweep(), folders.len());
+    assert!(folders.iter().all(|folder| !folder.exists()));
 }

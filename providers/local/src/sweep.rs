@@ -84,6 +84,7 @@ impl Shared {
             let shared = self.clone();
             let task = tokio::task::spawn_blocking(move || {
                 shared.records.remove_unfinished()?;
+                isolated::sweep_cgroups()?;
                 isolated::Networks::new(&shared.root, &shared.records).sweep()?;
                 isolated::Volumes::new(&shared.root, &shared.records).sweep()?;
                 isolated::images(&shared.config, &shared.root, &shared.records).sweep()

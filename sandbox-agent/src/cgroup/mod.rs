@@ -1,5 +1,6 @@
 //! Limits and figures of a whole sandbox, by cgroup v2 or v1, whichever the host lets this process write.
 
+mod claim;
 mod error;
 mod files;
 mod limits;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use place::Places;
 
+pub(crate) use claim::Claim;
 pub use error::{CgroupError, CgroupErrorKind};
 pub use limits::{Limit, Limits};
 pub use probe::{Probe, probe};
@@ -68,15 +70,22 @@ impl Cgroup {
     /// `Refused` names a limit that this host does not let this process set; `Exists` for a name that is taken;
     /// nothing is left behind then.
     pub fn create(name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
+        Cgroup::create_claimed(name, limits).map(|(cgroup, _)| cgroup)
+    }
+
+    /// As [`create`](Self::create); [`remove_abandoned`](Self::remove_abandoned) leaves it alone, empty or not, as long
+    /// as the claim is held.
+    pub(crate) fn create_claimed(name: &str, limits: &Limits) -> Result<(Cgroup, Claim), CgroupError> {
         let places = Places::of_this_process()?;
         probe::check(&places, limits)?;
+        let mut claim = Claim::default();
         let cgroup = match places.version() {
-            Some(Version::V2) => v2::create(&places, name, limits),
-            Some(Version::V1) => v1::create(&places, name, limits),
+            Some(Version::V2) => v2::create(&places, name, limits, &mut claim),
+            Some(Version::V1) => v1::create(&places, name, limits, &mut claim),
             None => return Err(CgroupError::refused(None, "no cgroup hierarchy is mounted")),
         }?;
         match cgroup.set_limits(limits) {
-            Ok(()) => Ok(cgroup),
+            Ok(()) => Ok((cgroup, claim)),
             Err(error) => {
                 // The first error is the one to tell; an empty cgroup that was just made can be removed.
                 let _ = cgroup.remove();

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::{CgroupError, Version};
 
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// This process's own folder in each hierarchy that is mounted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
@@ -17,8 +19,21 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn of_this_process() -> Result<Places, CgroupError> {
-        let read = |path: &str| fs::read_to_string(path).map_err(|error| CgroupError::system(Path::new(path), &error));
-        Ok(Places::parse(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?))
+        Ok(Places::parse(&read(MOUNTS)?, &read("/proc/self/cgroup")?))
+    }
+
+    /// Where the hierarchies are mounted.
+    pub(super) fn mounts() -> Result<Vec<PathBuf>, CgroupError> {
+        Ok(Places::parse_mounts(&read(MOUNTS)?))
+    }
+
+    fn parse_mounts(mountinfo: &str) -> Vec<PathBuf> {
+        let mounts = mountinfo.lines().filter_map(|line| {
+            let (mount, rest) = line.split_once(" - ")?;
+            let is_hierarchy = ["cgroup", "cgroup2"].contains(&rest.split(' ').next()?);
+            is_hierarchy.then(|| mount.split(' ').nth(4).map(PathBuf::from)).flatten()
+        });
+        mounts.collect()
     }
 
     /// v1 wherever a controller that limits is bound to it: in the mixed layout v2 is mounted but empty.
@@ -60,6 +75,10 @@ impl Places {
     }
 }
 
+fn read(path: &str) -> Result<String, CgroupError> {
+    fs::read_to_string(path).map_err(|error| CgroupError::system(Path::new(path), &error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +98,9 @@ mod tests {
         assert!(!places.v1.contains_key("pids"));
         let unified = (PathBuf::from("/sys/fs/cgroup/unified/b"), PathBuf::from("/sys/fs/cgroup/unified"));
         assert_eq!(places.v2, Some(unified));
+        let points = Places::parse_mounts(mountinfo);
+        let below = ["cpu,cpuacct", "memory", "unified"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(points, below);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::place::Places;
-use super::{Cgroup, CgroupError, CgroupErrorKind, Limit, Limits, Metrics, Version, files, kill_each, settle};
+use super::{Cgroup, CgroupError, CgroupErrorKind, Claim, Limit, Limits, Metrics, Version, files, kill_each, settle};
 
 const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 const CPU_PERIOD_USEC: u64 = 100_000;
@@ -12,13 +12,13 @@ const CPU_PERIOD_USEC: u64 = 100_000;
 const KILL_ROUNDS: usize = 64;
 
 /// Makes a folder wherever this process may; the limits have been checked to be among them.
-pub(super) fn create(places: &Places, name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
+pub(super) fn create(places: &Places, name: &str, limits: &Limits, claim: &mut Claim) -> Result<Cgroup, CgroupError> {
     let writable = |controller: &&&str| places.v1.get(**controller).is_some_and(|folder| files::is_writable(folder));
     let mut folders: BTreeMap<String, PathBuf> = BTreeMap::new();
     for controller in CONTROLLERS.iter().filter(writable) {
         let folder = places.v1[*controller].join(name);
         let made = folders.values().any(|made| *made == folder) || {
-            if let Err(error) = files::make(&folder) {
+            if let Err(error) = claim.make(&folder) {
                 let _ = Cgroup { version: Version::V1, folders }.remove();
                 return Err(error);
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::place::Places;
-use super::{Cgroup, CgroupError, Limit, Limits, Metrics, Version, files, settle};
+use super::{Cgroup, CgroupError, Claim, Limit, Limits, Metrics, Version, files, settle};
 
 const CPU_PERIOD_USEC: u64 = 100_000;
 
@@ -48,7 +48,7 @@ fn offers(folder: &Path, file: &str, controller: &str) -> bool {
     files::read(folder, file).is_ok_and(|list| list.split_whitespace().any(|name| name == controller))
 }
 
-pub(super) fn create(places: &Places, name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
+pub(super) fn create(places: &Places, name: &str, limits: &Limits, claim: &mut Claim) -> Result<Cgroup, CgroupError> {
     let Some(parent) = parent(places) else {
         return Err(CgroupError::refused(limits.wanted().next(), "no cgroup v2 folder can be written by this user"));
     };
@@ -64,7 +64,7 @@ pub(super) fn create(places: &Places, name: &str, limits: &Limits) -> Result<Cgr
         }
     }
     let folder = parent.join(name);
-    files::make(&folder)?;
+    claim.make(&folder)?;
     Ok(Cgroup { version: Version::V2, folders: BTreeMap::from([(String::new(), folder)]) })
 }
 
@@ -161,7 +161,45 @@ mod tests {
         assert!(read("memory.swap.max").starts_with('0'));
         assert!(read("pids.max").starts_with("10"));
         assert!(read("cpu.max").starts_with("150000 100000"));
-        let metrics = metrics(&cgroup);
-        assert_eq!((metrics.oom_kills, metrics.cpu_usec), (Some(2), Some(77)));
+        // What the kernel does not keep is no figure: this one has no peak yet.
+        for (file, text) in [("memory.current", "4096\n"), ("pids.current", "3\n")] {
+            fs::write(folder.path().join(file), text).unwrap();
+        }
+        let all = cgroup.metrics().unwrap();
+        let expected = Metrics {
+            memory_bytes: Some(4096),
+            memory_peak_bytes: None,
+            cpu_usec: Some(77),
+            processes: Some(3),
+            oom_kills: Some(2),
+        };
+        assert_eq!(all, expected);
+        fs::write(folder.path().join("memory.peak"), "8192\n").unwrap();
+        assert_eq!(cgroup.metrics().unwrap(), Metrics { memory_peak_bytes: Some(8192), ..expected });
+    }
+
+    #[test]
+    fn freezing_waits_for_the_kernels_word_and_killing_is_one_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |file: &str| folder.path().join(file);
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            fs::write(path(file), "0").unwrap();
+        }
+        fs::write(path("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        fs::write(path("cgroup.procs"), "7\n8\n").unwrap();
+        let folders = BTreeMap::from([(String::new(), folder.path().to_path_buf())]);
+        let cgroup = Cgroup { version: Version::V2, folders };
+        assert!(!cgroup.is_frozen());
+        cgroup.freeze().unwrap();
+        assert_eq!(fs::read_to_string(path("cgroup.freeze")).unwrap(), "1");
+        assert!(cgroup.is_frozen());
+        // It says that they stand still, so going on is not confirmed.
+        assert_eq!(cgroup.thaw().unwrap_err().kind(), super::super::CgroupErrorKind::Busy);
+        assert_eq!(fs::read_to_string(path("cgroup.freeze")).unwrap(), "0");
+        cgroup.kill().unwrap();
+        assert_eq!(fs::read_to_string(path("cgroup.kill")).unwrap(), "1");
+        assert_eq!(cgroup.processes().unwrap(), [7, 8]);
+        drop(folder);
+        assert_eq!(cgroup.metrics().unwrap_err().kind(), super::super::CgroupErrorKind::Gone);
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions, WaitIdStatus};
 
 use super::message::{Built, Line, Message};
 use super::{Arguments, Descriptors, ids, inner, keeper, program, sources};
-use crate::cgroup::{Cgroup, CgroupError, Limits};
+use crate::cgroup::{Cgroup, CgroupError, Claim, Limits};
 use crate::config::{Basis, LaunchConfig, Network, Root};
 use crate::error::{Context, LaunchError, Stage};
 use crate::report::{LaunchStatus, Report};
@@ -156,7 +156,7 @@ impl Half {
                 drop(theirs);
                 plan.write(pid)?;
                 ours.send_go()?;
-                if let Some(cgroup) = &cgroup.0 {
+                if let Some(cgroup) = &cgroup.cgroup {
                     // Up to some 10 ms of the kernel's; the inner half builds meanwhile.
                     match cgroup.add(pid.as_raw_pid() as u32) {
                         Err(error) if error.errno() == Some(libc::ESRCH) => {}
@@ -224,7 +224,7 @@ fn report(
         seccomp_calls: built.seccomp_calls,
         masked_paths: built.masked_paths,
         read_only_paths: built.read_only_paths,
-        cgroup: cgroup.0.clone(),
+        cgroup: cgroup.cgroup.clone(),
     })
 }
 
@@ -275,27 +275,32 @@ fn from_cgroup(error: CgroupError) -> LaunchError {
 }
 
 /// The cgroup of this launch, which goes with it unless the sandbox outlives it.
-struct OwnCgroup(Option<Cgroup>);
+struct OwnCgroup {
+    cgroup: Option<Cgroup>,
+    /// Should this process be killed, the cgroup is nobody's, and a sweep takes it.
+    _claim: Claim,
+}
 
 impl OwnCgroup {
     fn create(name: Option<&str>, limits: &Limits) -> Result<OwnCgroup, LaunchError> {
-        let Some(name) = name else { return Ok(OwnCgroup(None)) };
-        Ok(OwnCgroup(Some(Cgroup::create(name, limits).map_err(from_cgroup)?)))
+        let made = name.map(|name| Cgroup::create_claimed(name, limits)).transpose().map_err(from_cgroup)?;
+        let (cgroup, claim) = made.unzip();
+        Ok(OwnCgroup { cgroup, _claim: claim.unwrap_or_default() })
     }
 
     /// Sets limits that were not known when it was made.
     fn limit(&self, limits: &Limits) -> Result<(), CgroupError> {
-        self.0.as_ref().map_or(Ok(()), |cgroup| cgroup.limit(limits))
+        self.cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.limit(limits))
     }
 
     fn release(mut self) {
-        self.0 = None;
+        self.cgroup = None;
     }
 }
 
 impl Drop for OwnCgroup {
     fn drop(&mut self) {
-        if let Some(cgroup) = &self.0 {
+        if let Some(cgroup) = &self.cgroup {
             // What cannot be removed is found by the provider's sweep.
             let _ = cgroup.remove();
         }

@@ -38,6 +38,6 @@ pub(crate) use inside::Inside;
 pub(crate) use lifetime::{Held, renew};
 pub(crate) use network::{Attachment, Networks, leave};
 pub(crate) use plan::check_settings;
-pub(crate) use running::Leftover;
+pub(crate) use running::{Leftover, sweep_cgroups};
 pub(crate) use standby::Standby;
 pub(crate) use volume::Volumes;

@@ -14,10 +14,10 @@ use rustix::{
 };
 use sandbox_agent::{Cgroup, IdMap, Launched};
 use sandbox_agent_client::start_time;
-use sandbox_core::{ByteString, ErrorKind, Result, SandboxError};
+use sandbox_core::{ByteString, ErrorKind, Result, SandboxError, tracing};
 use serde::{Deserialize, Serialize};
 
-use crate::error::NAME;
+use crate::{error::NAME, record::is_id};
 
 /// How long the processes of a sandbox that this process did not launch may take to end.
 const END_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -170,6 +170,17 @@ fn remove(cgroup: &Cgroup) -> Result<()> {
     cgroup.remove().map_err(|error| {
         SandboxError::new(ErrorKind::Internal, format!("removing the sandbox's cgroup: {error}")).with_provider(NAME)
     })
+}
+
+/// Removes the cgroups of launchers that were killed, of sandboxes to come among them: nothing else is known of those.
+pub(crate) fn sweep_cgroups() -> Result<()> {
+    match Cgroup::remove_abandoned(is_id) {
+        Ok(folders) => {
+            tracing::debug!(folders, "cgroups of killed launchers are removed");
+            Ok(())
+        }
+        Err(error) => Err(SandboxError::internal(format!("looking for cgroups: {error}")).with_provider(NAME)),
+    }
 }
 
 /// What of an isolated sandbox could be left when the process that made it was killed, and how another one uses it, as it

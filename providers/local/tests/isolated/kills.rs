@@ -86,6 +86,14 @@ fn kill(mut process: Child) {
     process.wait().unwrap();
 }
 
+/// Kills a client, and before it what would clean up after it: its launchers and keepers.
+fn kill_with_launchers(client: Child, folder: &Path) {
+    for (launcher, _) in agents(folder).into_iter().filter(|(_, parent)| *parent == client.id()) {
+        let _ = Command::new("kill").args(["-KILL", &launcher.to_string()]).stderr(Stdio::null()).status();
+    }
+    kill(client);
+}
+
 /// Processes of sandboxes below the folder, and of their launchers and keepers.
 fn processes(folder: &Path) -> BTreeSet<u32> {
     let path = folder.to_str().unwrap();
@@ -98,19 +106,22 @@ fn processes(folder: &Path) -> BTreeSet<u32> {
     pids.filter(is_inside).chain(processes_with(&format!("{path}/own-agent"))).collect()
 }
 
+/// Processes of the agent file that only this test starts, and their parents.
+fn agents(folder: &Path) -> Vec<(u32, u32)> {
+    let agents = processes_with(&format!("{}/own-agent", folder.display()));
+    let parents = agents.into_iter().filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some((pid, stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?))
+    });
+    parents.collect()
+}
+
 /// Launchers of this process that wait for a sandbox and have made what it will need: children whose one child is not
 /// another program yet.
-fn launchers(folder: &Path) -> usize {
-    let agents = processes_with(&format!("{}/own-agent", folder.display()));
-    let children = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let parent: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
-        Some((entry.file_name().to_str()?.parse().ok()?, parent))
-    });
-    let parents: Vec<(u32, u32)> = children.collect();
-    let is_own = |pid: &&u32| parents.contains(&(**pid, std::process::id()));
-    let has_half = |pid: &&u32| parents.iter().any(|(child, parent)| parent == *pid && agents.contains(child));
-    agents.iter().filter(is_own).filter(has_half).count()
+fn launchers(folder: &Path) -> Vec<u32> {
+    let agents = agents(folder);
+    let own = agents.iter().filter(|(_, parent)| *parent == std::process::id()).map(|(pid, _)| *pid);
+    own.filter(|launcher| agents.iter().any(|(_, parent)| parent == launcher)).collect()
 }
 
 /// The cgroups of sandboxes, also of those to come, that processes of this folder are in.
@@ -151,6 +162,8 @@ async fn sweep_leaves_only(folder: &Path, live: &[SandboxHandle], before: &BTree
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     eventually("processes are left", || processes(folder).difference(before).next().is_none()).await;
+    // Of a launcher that was killed a cgroup is left, which is empty by now.
+    assert_eq!(sweeper.sweep(ListFilter::default(), false).await.unwrap().failed, vec![]);
     // Each has a folder and a record: in a file of its own, or in a folder with its socket.
     // What another sweep is removing at this moment is given its time.
     let names = || remains(folder).iter().map(|name| name.replace(".json", "")).collect::<BTreeSet<String>>();
@@ -171,7 +184,7 @@ async fn clients_that_are_killed_at_fifty_random_moments_leave_nothing_after_a_s
     own_agent(folder);
     let client = own_provider(folder);
     let live = live_ones(&client).await;
-    eventually("a launcher waits", || launchers(folder) == 1).await;
+    eventually("a launcher waits", || launchers(folder).len() == 1).await;
     let before = processes(folder);
     assert!(before.len() >= 4, "PID 1 and keeper of both: {before:?}");
     let mut seen = BTreeSet::new();
@@ -182,11 +195,14 @@ async fn clients_that_are_killed_at_fifty_random_moments_leave_nothing_after_a_s
             let what = json!({ "folder": folder, "number": round + index });
             start(folder, what, "CLIENT")
         });
-        for process in clients.collect::<Vec<_>>() {
+        for (index, process) in clients.collect::<Vec<_>>().into_iter().enumerate() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             tokio::time::sleep(Duration::from_micros((random >> 33) % 60_000)).await;
             seen.extend(cgroups_of(folder));
-            kill(process);
+            match index % 2 {
+                0 => kill(process),
+                _ => kill_with_launchers(process, folder),
+            }
         }
         seen.extend(ids_in(folder));
     }
@@ -215,7 +231,7 @@ async fn a_client_that_is_killed_while_its_sandboxes_are_paused_leaves_nothing_a
         return;
     }
     let live = live_ones(&client).await;
-    eventually("a launcher waits", || launchers(folder) == 1).await;
+    eventually("a launcher waits", || launchers(folder).len() == 1).await;
     let before = processes(folder);
     // Number 0 belongs to the client, number 1 to a lease.
     let process = start(folder, json!({ "folder": folder, "number": 0, "stays_paused": true }), "PAUSED 1");
@@ -231,4 +247,42 @@ async fn a_client_that_is_killed_while_its_sandboxes_are_paused_leaves_nothing_a
     assert!(left.is_empty(), "{left:?}");
     client.aclose().await.unwrap();
     eventually("processes are left", || processes(folder).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_that_is_killed_while_it_waits_leaves_a_cgroup_that_a_sweep_takes() {
+    let local = isolated(json!({}));
+    let folder = local.temp();
+    own_agent(folder);
+    let client = own_provider(folder);
+    let handle = client.create(SandboxSpec::default()).await.unwrap();
+    eventually("a launcher waits", || launchers(folder).len() == 1).await;
+    let of_launcher = || {
+        let mut names = cgroups_of(folder);
+        names.remove(&handle.sandbox_id);
+        names.into_iter().next()
+    };
+    eventually("it has made no cgroup", || of_launcher().is_some()).await;
+    let left = of_launcher().unwrap();
+    for launcher in launchers(folder) {
+        assert!(Command::new("kill").args(["-KILL", &launcher.to_string()]).status().unwrap().success());
+    }
+    eventually("what it has made lives on", || launchers(folder).is_empty()).await;
+    assert!(!cgroups(&left).is_empty(), "it is gone already, or the test has shown nothing");
+    let sweeper = own_provider(folder);
+    let sweep = || sweeper.sweep(ListFilter::default(), false);
+    // The kernel empties it a moment after the last process has ended.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !cgroups(&left).is_empty() {
+        assert!(Instant::now() < end, "the cgroup of a killed launcher stays");
+        assert_eq!(sweep().await.unwrap().removed, Vec::<String>::new());
+    }
+    // What runs is left alone, and the next sandbox needs no launcher that waits.
+    assert_eq!(run(&client, &handle, ExecRequest::shell("echo on")).await.stdout_text(), "on\n");
+    assert!(!cgroups(&handle.sandbox_id).is_empty());
+    let next = client.create(SandboxSpec::default()).await.unwrap();
+    for handle in [handle, next] {
+        client.close(&handle).await.unwrap();
+    }
+    client.aclose().await.unwrap();
 }
