@@ -1,6 +1,6 @@
 //! What the sandbox uses, from `/proc` and the cgroup; and trees of processes, for signals.
 
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, path::Path};
 
 use sandbox_core::SandboxMetrics;
 
@@ -97,25 +97,28 @@ struct Cgroup {
 impl Cgroup {
     /// This process's own cgroup, if it is not the machine's root and can be read.
     fn read() -> Self {
-        let lines = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::of(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), Path::new("/sys/fs/cgroup"))
+    }
+
+    /// By the lines that say where a process is, and where hierarchies are mounted.
+    fn of(lines: &str, mounts: &Path) -> Self {
         let mut found = Self::default();
         for line in lines.lines() {
             let mut parts = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
             // In a namespace of its own the path is "/", and what is mounted there is this cgroup or the machine's.
+            let path = path.trim_start_matches('/');
             let number = |folder: &str, file: &str| -> Option<u64> {
-                let base = format!("/sys/fs/cgroup{folder}{path}");
-                fs::read_to_string(format!("{}/{file}", base.trim_end_matches('/'))).ok()?.trim().parse().ok()
+                fs::read_to_string(mounts.join(folder).join(path).join(file)).ok()?.trim().parse().ok()
             };
             if controllers.is_empty() {
                 found.memory_bytes = found.memory_bytes.or_else(|| number("", "memory.current"));
-                found.cpu_time_s = found.cpu_time_s.or_else(|| v2_cpu(path));
+                found.cpu_time_s = found.cpu_time_s.or_else(|| v2_cpu(&mounts.join(path)));
             }
             for controller in controllers.split(',') {
-                let folder = format!("/{controller}");
                 match controller {
-                    "memory" => found.memory_bytes = number(&folder, "memory.usage_in_bytes"),
-                    "cpuacct" => found.cpu_time_s = number(&folder, "cpuacct.usage").map(|ns| ns as f64 / 1e9),
+                    "memory" => found.memory_bytes = number(controller, "memory.usage_in_bytes"),
+                    "cpuacct" => found.cpu_time_s = number(controller, "cpuacct.usage").map(|ns| ns as f64 / 1e9),
                     _ => {}
                 }
             }
@@ -124,18 +127,19 @@ impl Cgroup {
     }
 }
 
-fn v2_cpu(path: &str) -> Option<f64> {
-    let base = format!("/sys/fs/cgroup{path}");
-    let text = fs::read_to_string(format!("{}/cpu.stat", base.trim_end_matches('/'))).ok()?;
+fn v2_cpu(folder: &Path) -> Option<f64> {
+    let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
     let micros: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.parse().ok()?;
     // The root of the machine has this file too, but no memory.current.
-    fs::metadata(format!("{}/memory.current", base.trim_end_matches('/'))).ok()?;
+    fs::metadata(folder.join("memory.current")).ok()?;
     Some(micros as f64 / 1e6)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{descendants, parse, processes};
+    use std::fs;
+
+    use super::{Cgroup, descendants, parse, processes};
 
     #[test]
     fn a_hostile_name_changes_nothing() {
@@ -149,5 +153,28 @@ mod tests {
     fn this_process_descends_from_its_parent() {
         let parent = std::os::unix::process::parent_id() as i32;
         assert!(descendants(&processes(), parent).contains(&(std::process::id() as i32)));
+    }
+    #[test]
+    fn both_versions_of_cgroups_are_read_and_the_machines_root_is_nobodys() {
+        let mounts = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = mounts.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("own/memory.current", "4096\n");
+        put("own/cpu.stat", "usage_usec 2500000\nuser_usec 1\n");
+        put("cpu.stat", "usage_usec 9000000\n");
+        put("memory/a/memory.usage_in_bytes", "8192\n");
+        put("cpuacct/a/cpuacct.usage", "1500000000\n");
+        let read = |lines: &str| {
+            let found = Cgroup::of(lines, mounts.path());
+            (found.memory_bytes, found.cpu_time_s)
+        };
+        assert_eq!(read("0::/own\n"), (Some(4096), Some(2.5)));
+        assert_eq!(read("0::/\n"), (None, None));
+        // In the mixed layout the second version is there, and counts nothing.
+        assert_eq!(read("4:memory:/a\n3:cpu,cpuacct:/a\n1:name=systemd:/\n0::/elsewhere\n"), (Some(8192), Some(1.5)));
+        assert_eq!(read(""), (None, None));
     }
 }
