@@ -132,7 +132,10 @@ impl Metrics for DockerProvider {
         let options = bollard::query_parameters::StatsOptionsBuilder::default().stream(false).one_shot(true).build();
         let docker = engine.docker().await?;
         let mut stats = Box::pin(docker.stats(&sandbox.container, Some(options)));
-        let found = match stats.next().await {
+        let with_size = bollard::query_parameters::InspectContainerOptionsBuilder::default().size(true).build();
+        let (found, inspected) =
+            tokio::join!(stats.next(), docker.inspect_container(&sandbox.container, Some(with_size)));
+        let found = match found {
             Some(Ok(found)) => found,
             Some(Err(error)) if error::is_missing(&error) => {
                 return Err(not_found(sandbox.id(), "is closed, or was removed by somebody else"));
@@ -157,7 +160,8 @@ impl Metrics for DockerProvider {
             cpu_time_s: cpu.map(|nanos| nanos as f64 / 1e9),
             memory_bytes: memory,
             processes: found.pids_stats.and_then(|pids| pids.current),
-            disk_bytes: None,
+            // What it has written beside its volumes. An engine that does not count has no figure.
+            disk_bytes: inspected.ok().and_then(|found| found.size_rw).and_then(|bytes| u64::try_from(bytes).ok()),
             received_bytes: sum(|network| network.rx_bytes),
             sent_bytes: sum(|network| network.tx_bytes),
         })

@@ -10,8 +10,8 @@ use sandbox_core::{
 
 use crate::{
     error::NAME,
-    isolated::{forward::forward, inside::Inside, memory::MemoryWatch},
-    provider::LocalProvider,
+    isolated::{disk::used_bytes, forward::forward, inside::Inside, memory::MemoryWatch},
+    provider::{LocalProvider, blocking},
     sandbox::Sandbox,
 };
 
@@ -89,8 +89,12 @@ impl PortForwarding for LocalProvider {
 #[async_trait]
 impl Metrics for LocalProvider {
     async fn metrics(&self, handle: &SandboxHandle) -> Result<SandboxMetrics> {
+        let (sandbox, _) = self.isolated(handle).await?;
+        let folder = sandbox.root.workspace(&sandbox.id);
+        let used = blocking("counting", move || Ok(used_bytes(&folder)));
         self.ask(handle, async |inside| {
             let mut metrics = metrics(&inside.client).await?;
+            metrics.disk_bytes = used.await?;
             // What has ended counts there, too.
             if let Some(found) = inside.cgroup().and_then(|cgroup| cgroup.metrics().ok()) {
                 metrics.memory_bytes = found.memory_bytes.or(metrics.memory_bytes);

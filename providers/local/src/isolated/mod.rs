@@ -11,6 +11,7 @@ mod capabilities;
 mod commands;
 mod connect;
 mod create;
+mod disk;
 mod door;
 mod endpoint;
 mod error;

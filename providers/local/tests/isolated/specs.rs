@@ -176,6 +176,8 @@ async fn limits_are_kept_where_cgroups_can_be_written() {
     spec.resources.cpu = Some(1.0);
     let handle = local.create_with(spec).await;
     assert!(!cgroups(&handle.sandbox_id).is_empty());
+    let before = local.provider.metrics(&handle).await.unwrap().disk_bytes.unwrap();
+    local.text(&handle, "head -c 3000000 /dev/zero > written").await;
     let hungry = local.run(&handle, ExecRequest::shell("head -c 200000000 /dev/zero | tail -n 1 | wc -c")).await;
     assert_ne!(hungry.stdout_text().trim(), "200000000", "{hungry:?}");
     let many = "i=0; while [ $i -lt 100 ]; do sleep 20 & i=$((i+1)); done; echo made";
@@ -183,6 +185,7 @@ async fn limits_are_kept_where_cgroups_can_be_written() {
     assert!(!forks.stdout_text().contains("made"), "{forks:?}");
     let used = local.provider.metrics(&handle).await.unwrap();
     assert!(used.memory_bytes > Some(0) && used.cpu_time_s > Some(0.0) && used.processes > Some(0), "{used:?}");
+    assert!(used.disk_bytes >= Some(before + 3_000_000), "{used:?} after {before}");
     local.provider.close(&handle).await.unwrap();
     assert_eq!(cgroups(&handle.sandbox_id), Vec::<std::path::PathBuf>::new());
 }
