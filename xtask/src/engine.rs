@@ -23,6 +23,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What its folder is called, before the number of the command that has started it.
+const FOLDER: &str = "sandbox-engine-";
+
 /// Program, Debian package, and what for.
 const NEEDS: &[needs::Need] = &[
     ("dockerd", "docker.io", "the engine of the docker provider's tests"),
@@ -32,6 +35,7 @@ const NEEDS: &[needs::Need] = &[
     ("busybox", "busybox-static", "an image of one file"),
     ("ip", "iproute2", "a bridge for the engine's containers"),
     ("nsenter", "util-linux", "an engine at another address"),
+    ("setpriv", "util-linux", "an engine that ends with the command that has started it"),
     ("podman", "podman", "another engine that speaks the same API"),
     ("catatonit", "catatonit", "podman's first process in a container"),
     ("runc", "runc", "what podman runs containers with"),
@@ -48,7 +52,6 @@ pub(crate) enum Engine {
 pub(crate) struct Started {
     daemon: Child,
     folder: PathBuf,
-    bridge: String,
     address: String,
 }
 
@@ -86,19 +89,23 @@ impl Engine {
 
 impl Started {
     fn new() -> Result<Self> {
+        remove_forgotten()?;
         let number = std::process::id();
         // Short: the socket of a shim lies deep below it.
-        let folder = env::temp_dir().join(format!("sandbox-engine-{number}"));
+        let folder = env::temp_dir().join(format!("{FOLDER}{number}"));
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let bridge = format!("sbx{number}");
-        make_bridge(&bridge, number)?;
+        make_bridge(&bridge(number), number)?;
         let socket = folder.join("docker.sock");
         let address = format!("unix://{}", socket.display());
         fs::write(folder.join("daemon.json"), "{}").context("cannot write the engine's configuration")?;
         let log = fs::File::create(folder.join("log")).context("cannot make the engine's log")?;
-        let mut command = Command::new(needs::find("dockerd").context("dockerd is not there")?);
+        let dockerd = needs::find("dockerd").context("dockerd is not there")?;
+        // Killed, this command stops nothing by itself. What it is bound to is the thread that starts it: the first one.
+        let mut command = Command::new("setpriv");
         command
-            .args(["--host", &address, "--bridge", &bridge, "--log-level", "warn"])
+            .args(["--pdeathsig", "TERM"])
+            .arg(dockerd)
+            .args(["--host", &address, "--bridge", &bridge(number), "--log-level", "warn"])
             // Nothing of the machine's own rules is touched; ports are published by a proxy. No pools of addresses are
             // named: with them, an engine that finds an older one's data removes the bridge of the machine's own.
             .args(["--iptables=false", "--ip-forward=false", "--ip-masq=false", "--userland-proxy=true"])
@@ -115,7 +122,7 @@ impl Started {
             .stderr(log);
         let daemon = command.spawn().context("cannot start dockerd")?;
         bridged("-I", number);
-        let mut started = Self { daemon, folder, bridge, address };
+        let mut started = Self { daemon, folder, address };
         let end = Instant::now() + START_LIMIT;
         while !started.answers() {
             if let Some(ended) = started.daemon.try_wait()? {
@@ -190,10 +197,43 @@ impl Drop for Started {
             }
             std::thread::sleep(PAUSE);
         }
-        bridged("-D", std::process::id());
-        let _ = Command::new("ip").args(["link", "delete", &self.bridge]).stderr(Stdio::null()).status();
-        let _ = fs::remove_dir_all(&self.folder);
+        remove_surroundings(std::process::id(), &self.folder);
     }
+}
+
+/// Removes what an engine needs beside its data.
+fn remove_surroundings(number: u32, folder: &Path) {
+    bridged("-D", number);
+    let _ = Command::new("ip").args(["link", "delete", &bridge(number)]).stderr(Stdio::null()).status();
+    let _ = fs::remove_dir_all(folder);
+}
+
+/// Removes what commands that were killed have left, once their engines have ended: the next one takes their data over.
+fn remove_forgotten() -> Result<()> {
+    let name = |pid: &str| fs::read_to_string(Path::new("/proc").join(pid).join("comm")).unwrap_or_default();
+    for entry in fs::read_dir(env::temp_dir()).context("cannot list the folder for temporary files")?.flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if !name(&number.to_string()).is_empty() {
+            continue;
+        }
+        let daemon = fs::read_to_string(entry.path().join("pid")).unwrap_or_default();
+        let end = Instant::now() + STOP_LIMIT;
+        while name(daemon.trim()).trim() == "dockerd" {
+            if Instant::now() > end {
+                bail!("the engine of a command that was killed does not end: end process {}", daemon.trim());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        remove_surroundings(number, &entry.path());
+    }
+    Ok(())
+}
+
+fn bridge(number: u32) -> String {
+    format!("sbx{number}")
 }
 
 /// Where images are kept from run to run.
