@@ -74,7 +74,7 @@ pub use spec_parts::{
     Env, HostEntry, NetworkMode, Owner, SandboxIdentity, SandboxSecurity, SandboxSidecarSpec, StartupFile,
     StartupFiles, VolumeMount, VolumeSource,
 };
-pub use validate::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS_TOTAL_BYTES, near_match};
+pub use validate::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS_TOTAL_BYTES, is_loopback_host, near_match};
 
 // Authors use the same releases as the bridge does: one import for each.
 pub use async_trait::async_trait;

@@ -1,6 +1,6 @@
 //! Checks that several types share.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use crate::{ByteString, Result, SandboxError};
 
@@ -15,6 +15,17 @@ pub const MAX_ARGUMENTS_TOTAL_BYTES: usize = 2 * 1024 * 1024 - 4096;
 
 /// The longest duration that is taken anywhere: ten years, in seconds.
 const MAX_SECONDS: f64 = 315_360_000.0;
+
+/// Whether the host of a URL is this machine, by name or by address, and so never behind a proxy of the environment's.
+///
+/// Forms that a URL library makes plain before (`127.1`) are not known here.
+pub fn is_loopback_host(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
+    }
+}
 
 /// Checks a duration in seconds: finite, above zero and at most ten years.
 pub(crate) fn check_seconds(field: &str, value: Option<f64>) -> Result<()> {
@@ -82,7 +93,7 @@ pub fn near_match<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>)
 
 #[cfg(test)]
 mod tests {
-    use super::{check_env_name, check_seconds, check_user, near_match};
+    use super::{check_env_name, check_seconds, check_user, is_loopback_host, near_match};
 
     #[test]
     fn seconds_are_finite_positive_and_bounded() {
@@ -105,6 +116,18 @@ mod tests {
         assert!(check_env_name("env", "A.b-c").is_ok());
         for bad in ["", "A=B", "A\0"] {
             assert!(check_env_name("env", bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_known_by_its_names_and_addresses() {
+        for host in
+            ["localhost", "LocalHost.", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]", "::1", "[::ffff:127.0.0.1]"]
+        {
+            assert!(is_loopback_host(host), "{host}");
+        }
+        for host in ["", "example.org", "localhost.example.org", "10.0.0.1", "0.0.0.0", "[2001:db8::1]"] {
+            assert!(!is_loopback_host(host), "{host}");
         }
     }
 
