@@ -6,7 +6,7 @@ use std::{
 };
 
 use reqwest::{Method, RequestBuilder, Response};
-use sandbox_core::{Result, SandboxError, Secret, tracing};
+use sandbox_core::{Result, SandboxError, Secret, is_loopback_host, tracing};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -93,7 +93,13 @@ impl Client {
     pub(crate) fn new(config: &DaytonaConfig, access: &Access) -> Result<Self> {
         // Of this library's own copy; a second call changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
+        let mut builder = reqwest::Client::builder();
+        let api = reqwest::Url::parse(&access.api_url).ok();
+        if api.as_ref().and_then(|url| url.host_str()).is_some_and(is_loopback_host) {
+            // A proxy of the environment's would hear the credential, and has nothing to reach here.
+            builder = builder.no_proxy();
+        }
+        let http = builder
             .connect_timeout(CONNECT_WITHIN)
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(config.connection.connection_pool_maxsize.unwrap_or(usize::MAX))

@@ -123,7 +123,12 @@ impl Http {
                 })?
             }
         };
-        builder = match (config.origin()?.protocol, config.on_unverified()) {
+        let origin = config.origin()?;
+        if origin.is_this_machine() {
+            // A proxy of the environment's would hear the key, and has nothing to reach here.
+            builder = builder.no_proxy();
+        }
+        builder = match (origin.protocol, config.on_unverified()) {
             // In the clear nothing of the system is asked for.
             (Protocol::Http, _) => builder.tls_certs_only(certificates),
             (Protocol::Https, OnUnverified::GoOn) => builder.tls_danger_accept_invalid_certs(true),

@@ -6,6 +6,7 @@ mod golden;
 mod live;
 mod official_sdk;
 mod prism;
+mod proxies;
 mod replay;
 mod rows;
 mod services;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_core::{Result, Secret};
+use sandbox_core::{Result, Secret, is_loopback_host};
 use serde::Deserialize;
 
 use super::{check_count, check_option, check_pause, invalid, seconds};
@@ -111,6 +111,11 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    pub(crate) fn is_this_machine(&self) -> bool {
+        let url = reqwest::Url::parse(&self.base()).ok();
+        url.as_ref().and_then(|url| url.host_str()).is_some_and(is_loopback_host)
+    }
+
     fn parse(domain: &str, protocol: Protocol) -> Result<Self> {
         const KEY: &str = "connection.domain";
         let domain = domain.trim();

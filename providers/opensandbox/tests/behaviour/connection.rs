@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use opensandbox_double::Fault;
-use sandbox_core::{ErrorKind, ExecRequest, SandboxProvider, SandboxSpec, SandboxStatus};
+use sandbox_core::{ByteString, ErrorKind, ExecRequest, SandboxProvider, SandboxSpec, SandboxStatus};
 use serde_json::json;
 
 use crate::support::{KEY, World, provider, soon};
@@ -113,4 +113,69 @@ async fn a_delete_that_fails_is_told_and_can_be_repeated() {
     assert_eq!(world.text(&handle, "echo still").await, "still\n");
     soon(world.provider.close(&handle)).await.unwrap();
     world.control.end().await;
+}
+
+#[tokio::test]
+async fn b03_what_fails_with_files_is_told_alike_through_the_server_and_directly() {
+    let folder = tempfile::tempdir().unwrap();
+    let (inside, local) = (folder.path().join("inside"), folder.path().join("local"));
+    std::fs::create_dir(&inside).unwrap();
+    for name in ["file", "local"] {
+        std::fs::write(inside.join(name), name).unwrap();
+    }
+    std::fs::write(&local, "local").unwrap();
+    let mut told = Vec::new();
+    for through_server in [true, false] {
+        let world = World::new(json!({ "connection": { "use_server_proxy": through_server } })).await;
+        let handle = world.sandbox().await;
+        let path = |name: &str| ByteString::from(inside.join(name).as_path());
+        let mut errors = Vec::new();
+        for (name, kind) in [("missing name%20&?", ErrorKind::NotFound), (".", ErrorKind::InvalidInput)] {
+            let error = soon(world.provider.download_file(&handle, &path(name), &local)).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{through_server}: {error:?}");
+            errors.push((error.kind(), error.field().map(str::to_owned), error.to_string()));
+        }
+        let error = soon(world.provider.upload_file(&handle, &local, &path("file/below"))).await.unwrap_err();
+        errors.push((error.kind(), error.field().map(str::to_owned), error.to_string()));
+        assert!(errors.iter().all(|(_, _, text)| text.contains(inside.to_str().unwrap())), "{errors:?}");
+        told.push(errors);
+        world.control.end().await;
+    }
+    assert_eq!(told[0], told[1], "through the server, and directly");
+    assert_eq!(std::fs::read_to_string(&local).unwrap(), "local");
+}
+
+/// Set where this program runs again, with a proxy in its environment.
+const BEHIND_A_PROXY: &str = "SANDBOX_TEST_BEHIND_A_PROXY";
+
+/// Runs as another program, for the test below.
+#[tokio::test]
+async fn behind_a_proxy() {
+    if std::env::var_os(BEHIND_A_PROXY).is_none() {
+        return;
+    }
+    for through_server in [true, false] {
+        let world = World::new(json!({ "connection": { "use_server_proxy": through_server } })).await;
+        let handle = world.sandbox().await;
+        assert_eq!(world.text(&handle, "echo reached").await, "reached\n");
+        let seen = world.control.seen();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| !seen.headers.contains_key("proxy-authorization")));
+        world.control.end().await;
+    }
+}
+
+#[test]
+fn e04_a_server_on_this_machine_is_not_asked_through_a_proxy_of_the_environment() {
+    let stub = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    stub.set_nonblocking(true).unwrap();
+    let proxy = format!("http://user:canary@{}", stub.local_addr().unwrap());
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "connection::behind_a_proxy", "--nocapture"]).env(BEHIND_A_PROXY, "1");
+    for name in ["http_proxy", "https_proxy", "all_proxy"] {
+        again.env(name, &proxy).env(name.to_uppercase(), &proxy);
+    }
+    let output = again.env_remove("NO_PROXY").env_remove("no_proxy").output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(stub.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "a request went to the proxy");
 }
