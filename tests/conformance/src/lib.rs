@@ -25,6 +25,7 @@ mod bytes;
 mod case;
 mod cases;
 mod context;
+mod documents;
 mod factory;
 mod host;
 mod leak;
@@ -33,6 +34,7 @@ mod sandbox;
 mod suite;
 
 pub use case::{CaseInfo, Requirement};
+pub use documents::{Documents, ManifestSays};
 pub use factory::{FnFactory, ProviderFactory, factory};
 pub use report::{CaseReport, CaseStatus, Report, SCHEMA};
 pub use suite::{DEFAULT_DEADLINE, DEFAULT_PARALLELISM, Suite, assert_conformant, assert_suite, run_cli};
