@@ -1,4 +1,4 @@
-//! Credentials of registries, from the settings and the user's docker config.
+//! Credentials of registries, from the settings, the user's docker config, and the programs that it names.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,10 +7,13 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bollard::auth::DockerCredentials;
-use sandbox_core::{Result, SandboxError, Secret};
+use sandbox_core::{Result, SandboxError, Secret, tracing};
 use serde::Deserialize;
 
-use crate::config::{DockerConfig, RegistryAuth};
+use crate::{
+    config::{DockerConfig, RegistryAuth},
+    credential_helper,
+};
 
 /// How docker's own client writes docker.io.
 const HUB: &str = "https://index.docker.io/v1/";
@@ -22,6 +25,12 @@ const CONFIG_MAX_BYTES: u64 = 4 << 20;
 #[serde(default)]
 struct DockerFile {
     auths: BTreeMap<String, FileAuth>,
+    /// Programs by registry.
+    #[serde(rename = "credHelpers")]
+    helpers: BTreeMap<String, String>,
+    /// The program for every other one.
+    #[serde(rename = "credsStore")]
+    store: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -41,6 +50,12 @@ pub(crate) async fn find(config: &DockerConfig, registry: &str) -> Result<Option
         return Ok(Some(credentials(auth, registry)));
     }
     let file = docker_file(config).await?;
+    let helper = file.helpers.iter().find(|(key, _)| is_same(key)).map(|(_, helper)| helper);
+    if let Some(helper) = helper.or(file.store.as_ref().filter(|store| !store.is_empty()))
+        && let Some(auth) = kept(helper, address(registry)).await
+    {
+        return Ok(Some(credentials(&auth, registry)));
+    }
     let found = file.auths.into_iter().find(|(key, _)| is_same(key)).and_then(|(_, auth)| from_file(auth));
     Ok(found.map(|auth| credentials(&auth, registry)))
 }
@@ -50,12 +65,39 @@ pub(crate) async fn find(config: &DockerConfig, registry: &str) -> Result<Option
 /// # Errors
 /// As [`find`].
 pub(crate) async fn all(config: &DockerConfig) -> Result<HashMap<String, DockerCredentials>> {
-    let from_file =
-        docker_file(config).await?.auths.into_iter().filter_map(|(key, auth)| Some((key, from_file(auth)?)));
-    let own = config.registry_auth.iter().map(|(key, auth)| (key.clone(), auth.clone()));
+    let file = docker_file(config).await?;
+    let mut found: Vec<(String, RegistryAuth)> =
+        file.auths.into_iter().filter_map(|(key, auth)| Some((key, from_file(auth)?))).collect();
+    let mut helpers: Vec<(String, String)> = Vec::new();
+    if let Some(store) = file.store.filter(|store| !store.is_empty()) {
+        let listed = credential_helper::list(&store).await.unwrap_or_else(|error| {
+            unused(&error);
+            Vec::new()
+        });
+        helpers.extend(listed.into_iter().map(|key| (key, store.clone())));
+    }
+    helpers.extend(file.helpers);
+    for (key, helper) in helpers {
+        if let Some(auth) = kept(&helper, address(&key)).await {
+            found.push((key, auth));
+        }
+    }
+    found.extend(config.registry_auth.iter().map(|(key, auth)| (key.clone(), auth.clone())));
     // The later one wins.
-    let all = from_file.chain(own).map(|(key, auth)| credentials(&auth, host(&key)));
+    let all = found.iter().map(|(key, auth)| credentials(auth, host(key)));
     Ok(all.filter_map(|one| Some((one.serveraddress.clone()?, one))).collect())
+}
+
+/// What a program keeps. One that fails is no reason not to try without: most images are for everybody.
+async fn kept(helper: &str, address: &str) -> Option<RegistryAuth> {
+    credential_helper::get(helper, address).await.unwrap_or_else(|error| {
+        unused(&error);
+        None
+    })
+}
+
+fn unused(error: &SandboxError) {
+    tracing::warn!(%error, "credentials of the docker config are not used");
 }
 
 async fn docker_file(config: &DockerConfig) -> Result<DockerFile> {
@@ -98,13 +140,21 @@ fn from_file(file: FileAuth) -> Option<RegistryAuth> {
     Some(RegistryAuth { username: Some(username.to_owned()), password, identity_token: None })
 }
 
+/// How docker's own client writes a registry.
+fn address(registry: &str) -> &str {
+    match host(registry) {
+        "docker.io" => HUB,
+        host => host,
+    }
+}
+
 fn credentials(auth: &RegistryAuth, registry: &str) -> DockerCredentials {
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().to_owned());
     DockerCredentials {
         username: auth.username.clone(),
         password: text(&auth.password),
         identitytoken: text(&auth.identity_token),
-        serveraddress: Some(if registry == "docker.io" { HUB.to_owned() } else { registry.to_owned() }),
+        serveraddress: Some(address(registry).to_owned()),
         ..DockerCredentials::default()
     }
 }
@@ -122,7 +172,7 @@ mod tests {
         let config: DockerConfig = from_json(settings, "config").unwrap();
         assert!(config.docker_config().is_some());
         let text = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "aHViOnM6ZWNyZXQ="}, "t.example:5000":
-            {"identitytoken": "tok"}}, "credsStore": "never-run"}"#;
+            {"identitytoken": "tok"}}, "credHelpers": {"h.example": "one"}, "credsStore": "every"}"#;
         std::fs::write(folder.join("config.json"), text).unwrap();
         config
     }
@@ -132,6 +182,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let file = super::read(&folder.path().join("config.json")).unwrap();
+        assert_eq!((file.helpers["h.example"].as_str(), file.store.as_deref()), ("one", Some("every")));
         let hub = file.auths.into_iter().find(|(key, _)| super::host(key) == "docker.io").unwrap().1;
         let hub = super::from_file(hub).unwrap();
         assert_eq!((hub.username.as_deref(), hub.password.unwrap().expose()), (Some("hub"), "s:ecret"));

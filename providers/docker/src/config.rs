@@ -47,8 +47,8 @@ pub struct DockerConfig {
     /// Credentials by registry host (`docker.io`, `ghcr.io`, `localhost:5000`). They go before those of the docker
     /// config.
     pub registry_auth: BTreeMap<String, RegistryAuth>,
-    /// Whether credentials of the user's docker config are used (`DOCKER_CONFIG`, else `~/.docker/config.json`). Its
-    /// credential helpers are never run. Default: true.
+    /// Whether credentials of the user's docker config are used (`DOCKER_CONFIG`, else `~/.docker/config.json`), and the
+    /// credential helpers that it names, found in `PATH`. Default: true.
     pub use_docker_config: bool,
     /// Platform of images, such as `linux/arm64`. Default: the engine's own.
     pub platform: Option<String>,

@@ -183,30 +183,51 @@ async fn pull(engine: &Engine, reference: &Reference, platform: Option<&str>) ->
         options = options.platform(platform);
     }
     let has_credentials = credentials.is_some();
+    let mut progress = Progress::default();
     let work = async {
         let docker = engine.docker().await?;
         let mut steps = docker.create_image(Some(options.build()), None, credentials);
-        let mut layers: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         let mut told: Option<Instant> = None;
         tracing::info!(image = %reference.full(), "pulling the image");
         while let Some(step) = steps.next().await {
             let step = step.map_err(|error| refused(reference, has_credentials, error))?;
-            if let (Some(id), Some(progress)) = (step.id, step.progress_detail) {
-                layers.insert(id, (progress.current.unwrap_or(0), progress.total.unwrap_or(0)));
+            if let (Some(id), Some(detail)) = (step.id, step.progress_detail) {
+                progress.layers.insert(id, (detail.current.unwrap_or(0), detail.total.unwrap_or(0)));
             }
             if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
                 told = Some(Instant::now());
-                let (bytes, of_bytes) = layers.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1));
-                tracing::info!(image = %reference.full(), bytes, of_bytes, layers = layers.len(), "pulling");
+                let ((bytes, of_bytes), layers) = (progress.bytes(), progress.layers.len());
+                tracing::info!(image = %reference.full(), bytes, of_bytes, layers, "pulling");
             }
         }
         tracing::info!(image = %reference.full(), "the image is here");
         Ok(())
     };
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-        let message = format!("pulling {} took longer than pull_timeout_s = {}", reference.full(), limit.as_secs_f64());
-        Err(SandboxError::timed_out(message).with_provider(NAME))
+    let pulled = tokio::time::timeout(limit, work).await;
+    pulled.unwrap_or_else(|_| {
+        let ((bytes, of_bytes), seconds) = (progress.bytes(), limit.as_secs_f64());
+        let message = format!(
+            "pulling {} took longer than pull_timeout_s = {seconds}: {bytes} of {of_bytes} bytes are here",
+            reference.full()
+        );
+        Err(SandboxError::timed_out(message)
+            .with_provider(NAME)
+            .with_field("image")
+            .with_help("set a longer pull_timeout_s, or try again: layers that are here whole are not pulled again"))
     })
+}
+
+/// How far a pull is.
+#[derive(Default)]
+struct Progress {
+    /// Bytes of each layer, and of how many.
+    layers: BTreeMap<String, (i64, i64)>,
+}
+
+impl Progress {
+    fn bytes(&self) -> (i64, i64) {
+        self.layers.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1))
+    }
 }
 
 /// What a registry refused with. The engine passes it on as text only.
