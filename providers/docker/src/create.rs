@@ -13,10 +13,11 @@ use sandbox_core::{ErrorKind, Result, SandboxError, SandboxSpec, SandboxStatus, 
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    config::{AgentMode, Transport},
+    config::{AgentMode, PullPolicy, Transport},
     engine::machine,
     entrypoint,
     error::{self, NAME, as_create},
+    failed::{self, Failed, Next},
     found::{self, Found},
     image::{self, Image},
     inject,
@@ -89,18 +90,6 @@ struct Creation {
     caller: Caller,
 }
 
-/// An attempt that failed, and whether another way into the sandbox may work.
-struct Failed {
-    error: SandboxError,
-    next: bool,
-}
-
-impl From<SandboxError> for Failed {
-    fn from(error: SandboxError) -> Self {
-        Self { error, next: false }
-    }
-}
-
 impl Creation {
     async fn run(self) -> Result<Arc<Sandbox>> {
         let (engine, spec) = (&self.shared.engine, &self.spec);
@@ -116,16 +105,26 @@ impl Creation {
             pull: options.pull_policy.unwrap_or(config.pull),
             platform: options.platform.as_deref().or(config.platform.as_deref()),
         };
-        // The pull has a limit of its own: a slow registry is not a slow start.
-        let far = Instant::now() + Duration::from_secs_f64(config.pull_timeout_s) + config.request_timeout();
-        let image = self.caller.step(far, image::get(engine, &wish)).await?;
+        let mut image = self.image(&wish).await?;
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
-        let deadline = Instant::now() + limit;
+        let mut deadline = Instant::now() + limit;
         let mut last = None;
         for via in self.ways(&image).await? {
-            match self.attempt(via, &image, &options, deadline).await {
+            let mut attempt = self.attempt(via, &image, &options, deadline).await;
+            // Once: whoever removes it all the time, or takes every name, is to be told of.
+            let again = attempt.as_ref().err().map(|failed| failed.next).filter(|_| !self.caller.is_gone());
+            let is_image = again == Some(Next::ImageAgain) && wish.pull != PullPolicy::Never;
+            if is_image {
+                tracing::warn!(image = %image.reference, "somebody has removed the image: it is got again");
+                image = self.image(&wish).await?;
+                deadline = Instant::now() + limit;
+            }
+            if is_image || again == Some(Next::OtherName) {
+                attempt = self.attempt(via, &image, &options, deadline).await;
+            }
+            match attempt {
                 Ok(sandbox) => return Ok(sandbox),
-                Err(Failed { error, next: true }) if !self.caller.is_gone() => {
+                Err(Failed { error, next: Next::OtherWay }) if !self.caller.is_gone() => {
                     tracing::warn!(via = ?via, kind = %error.kind(), "this way into the sandbox does not work here");
                     if via == Via::Socket {
                         self.shared.cannot_share.store(true, Ordering::Relaxed);
@@ -136,6 +135,13 @@ impl Creation {
             }
         }
         Err(as_create(last.unwrap_or_else(|| SandboxError::create("there is no way into the sandbox"))))
+    }
+
+    async fn image(&self, wish: &image::Wish<'_>) -> Result<Image> {
+        let engine = &self.shared.engine;
+        // The pull has a limit of its own: a slow registry is not a slow start.
+        let pull = Duration::from_secs_f64(engine.config.pull_timeout_s);
+        self.caller.step(Instant::now() + pull + engine.config.request_timeout(), image::get(engine, wish)).await
     }
 
     /// How commands could get in, the best first.
@@ -199,7 +205,7 @@ impl Creation {
                     // What is left is found by its labels.
                     Err(left) => {
                         let error = failed.error.with_help(format!("what was made could not be removed: {left}"));
-                        Err(Failed { error, next: false })
+                        Err(error.into())
                     }
                 }
             }
@@ -306,11 +312,14 @@ impl Creation {
             create = create.platform(platform);
         }
         let docker = engine.docker().await?;
-        let created = docker.create_container(Some(create.build()), body).await.map_err(|error| {
-            let next = via == Via::Socket && is_unknown_source(&error);
-            let error = error::engine("making the container", error);
-            Failed { error, next: next && engine.config.transport == Transport::Auto }
-        })?;
+        let created = match docker.create_container(Some(create.build()), body).await {
+            Ok(created) => created,
+            Err(error) => {
+                // One with this name is somebody else's.
+                made.container = !error::is_name_taken(&error);
+                return Err(failed::not_made(error, via == Via::Socket && engine.config.transport == Transport::Auto));
+            }
+        };
         if let (Via::Relay, Some(agent)) = (via, &agent) {
             let has_folder = plan.is_read_only();
             let archive = inject::archive(agent.clone(), told, token, has_folder).await?;
@@ -345,7 +354,7 @@ impl Creation {
         let sandbox = Sandbox::new(found, labels);
         self.caller.step(deadline, self.ready(&sandbox)).await.map_err(|error| {
             let is_agents = via != Via::Engine && error.kind() == ErrorKind::CreateVerification;
-            Failed { error, next: is_agents && engine.config.agent == AgentMode::Auto }
+            Failed::then(error, Next::OtherWay, is_agents && engine.config.agent == AgentMode::Auto)
         })?;
         made.sidecars = sandbox.labels.traits.sidecars.clone();
         let beside = sidecars::start(engine, &sandbox, &self.spec.sidecars);
@@ -356,8 +365,7 @@ impl Creation {
     /// The engine could not start the main process: the agent's own failure, or the caller's.
     fn not_started(&self, via: Via, error: SandboxError) -> Failed {
         let is_agents = via != Via::Engine && error.message().contains(".sandbox");
-        let next = is_agents && self.shared.engine.config.agent == AgentMode::Auto;
-        Failed { error, next }
+        Failed::then(error, Next::OtherWay, is_agents && self.shared.engine.config.agent == AgentMode::Auto)
     }
 
     /// Returns when commands run.
@@ -428,12 +436,6 @@ async fn said(shared: &Shared, container: &str) -> String {
     }
     text.truncate(SAID_MAX_BYTES);
     String::from_utf8_lossy(&text).trim().escape_debug().to_string()
-}
-
-/// True if the engine does not know a path of this machine: it runs elsewhere.
-fn is_unknown_source(error: &bollard::errors::Error) -> bool {
-    matches!(error, bollard::errors::Error::DockerResponseServerError { status_code: 400, message }
-        if message.contains("bind source path does not exist"))
 }
 
 /// What a creation has made so far.

@@ -48,6 +48,18 @@ pub(crate) fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
 }
 
+/// True if an image that was there is there no more.
+pub(crate) fn is_missing_image(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, message }
+        if message.to_ascii_lowercase().contains("no such image"))
+}
+
+/// True if another container has the name.
+pub(crate) fn is_name_taken(error: &Error) -> bool {
+    let says = |message: &str| ["already in use", "already exists"].iter().any(|words| message.contains(words));
+    is_conflict(error) && matches!(error, Error::DockerResponseServerError { message, .. } if says(message))
+}
+
 fn kind_of(status: u16, message: &str) -> ErrorKind {
     let text = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -147,7 +159,7 @@ mod tests {
     use bollard::errors::Error;
     use sandbox_core::ErrorKind;
 
-    use super::{engine, is_missing};
+    use super::{engine, is_missing, is_missing_image, is_name_taken};
 
     fn answer(status_code: u16, message: &str) -> Error {
         Error::DockerResponseServerError { status_code, message: message.to_owned() }
@@ -167,6 +179,13 @@ mod tests {
             assert!(error.to_string().starts_with("creating the container: "), "{error}");
         }
         assert!(is_missing(&answer(404, "")) && !is_missing(&answer(500, "")));
+        assert!(is_missing_image(&answer(404, "No such image: sha256:12")));
+        assert!(!is_missing_image(&answer(404, "No such container: x")));
+        assert!(is_name_taken(&answer(
+            409,
+            "Conflict. The container name \"/x\" is already in use by container \"y\"."
+        )));
+        assert!(!is_name_taken(&answer(409, "removal of container x is already in progress")));
     }
 
     #[test]

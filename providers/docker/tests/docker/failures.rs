@@ -3,25 +3,14 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    ErrorKind, ExecRequest, Owner, PauseResume, SandboxIdentity, SandboxProvider, SandboxSpec, SandboxStatus,
-    from_json, serde_json::json,
+    ErrorKind, ExecRequest, PauseResume, SandboxProvider, SandboxSpec, SandboxStatus, from_json, serde_json::json,
 };
 use sandbox_provider_docker::DockerProvider;
 
-use crate::support::{by_hand, docker, eventually, spec};
-
-/// A spec that can be found again by its run.
-fn of_run(run_id: &str) -> SandboxSpec {
-    let mut spec = spec();
-    spec.identity = Some(SandboxIdentity {
-        run_id: run_id.to_owned(),
-        owner: Owner::Lease,
-        created_at_ms: 1,
-        expires_at_ms: None,
-        attribution: Default::default(),
-    });
-    spec
-}
+use crate::{
+    proxy::Proxy,
+    support::{by_hand, docker, eventually, of_run, spec},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_is_not_there_is_unavailable_and_states_are_unknown() {
@@ -35,6 +24,25 @@ async fn an_engine_that_is_not_there_is_unavailable_and_states_are_unknown() {
     let settings = json!({ "host": "tcp://127.0.0.1:1" });
     let provider = DockerProvider::new(from_json(settings, "settings").unwrap()).unwrap();
     assert_eq!(provider.create(spec()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// One thread is the whole runtime: it alone becomes another user.
+#[tokio::test]
+async fn an_engine_whose_socket_this_user_may_not_use_is_told_as_such() {
+    use rustix::{process::Uid, thread::set_thread_res_uid};
+    let docker = docker(json!({}));
+    let (keep, nobody) = (None::<Uid>, Uid::from_raw(65_534));
+    set_thread_res_uid(keep, nobody, keep).unwrap();
+    let (created, status) = (
+        docker.provider.create(spec()).await,
+        docker.provider.status(&sandbox_core::SandboxHandle::new("docker-0", "docker")).await,
+    );
+    set_thread_res_uid(keep, Uid::ROOT, keep).unwrap();
+    let error = created.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
+    assert!(error.help().is_some_and(|help| help.contains("group")), "{error:?}");
+    assert_eq!(status.unwrap(), SandboxStatus::Unknown);
+    docker.ensure_no_folders();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,38 +213,6 @@ async fn refused_creations_name_the_field_and_leave_nothing() {
     assert_eq!(error.field(), Some("entrypoint"), "{error:?}");
     assert_eq!(docker.count(&run_id).await, 0);
     docker.ensure_no_folders();
-}
-
-/// The engine's socket at another path, which can be taken away.
-struct Proxy {
-    path: std::path::PathBuf,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Proxy {
-    fn start(path: &std::path::Path) -> Self {
-        let engine = crate::engine::host().strip_prefix("unix://").unwrap().to_owned();
-        let listener = tokio::net::UnixListener::bind(path).unwrap();
-        let task = tokio::spawn(async move {
-            let mut streams = tokio::task::JoinSet::new();
-            while let Ok((mut near, _)) = listener.accept().await {
-                let engine = engine.clone();
-                streams.spawn(async move {
-                    if let Ok(mut far) = tokio::net::UnixStream::connect(engine).await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-                    }
-                });
-            }
-        });
-        Self { path: path.to_owned(), task }
-    }
-
-    /// Breaks every connection off, and takes no more.
-    async fn stop(self) {
-        self.task.abort();
-        let _ = self.task.await;
-        std::fs::remove_file(&self.path).unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

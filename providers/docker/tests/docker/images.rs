@@ -2,86 +2,15 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    net::TcpListener,
 };
 
 use sandbox_core::{ErrorKind, ImageConfigs, SandboxProvider, SandboxSpec, serde_json::json};
 
 use crate::{
-    engine,
+    registry::{Registry, free_address, push},
     support::{by_hand, docker},
 };
-
-/// `user:secret-of-tests`, as the registry keeps it.
-const HTPASSWD: &str = "user:$2b$05$cCRiwf1eeUXKwUq8URzmcuyXENdWU6UREM6iHNDdlCqAOp8Eya9wK\n";
-
-/// Debian's registry on the loopback.
-struct Registry {
-    process: Child,
-    address: SocketAddr,
-    _folder: tempfile::TempDir,
-}
-
-impl Registry {
-    fn start(with_password: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let address = free_address();
-        let file = folder.path().join("htpasswd");
-        std::fs::write(&file, HTPASSWD).unwrap();
-        let auth = match with_password {
-            true => format!("auth:\n  htpasswd:\n    realm: tests\n    path: {}\n", file.display()),
-            false => String::new(),
-        };
-        let text = format!(
-            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
-             http:\n  addr: {address}\n{auth}",
-            folder.path().join("data").display()
-        );
-        let config = folder.path().join("config.yml");
-        std::fs::write(&config, text).unwrap();
-        let mut process = Command::new("docker-registry");
-        process.arg("serve").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = process.stdin(Stdio::null()).spawn().expect("docker-registry is missing: cargo xtask engine");
-        let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < end, "the registry does not answer");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Self { process, address, _folder: folder }
-    }
-
-    fn image(&self, name: &str) -> String {
-        format!("{}/{name}", self.address)
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// An address that was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-/// Puts an image into a registry and takes the engine's own name for it away.
-fn push(image: &str, config: &Path) {
-    by_hand(["tag", engine::STATIC, image]);
-    let push = Command::new("docker")
-        .arg("--config")
-        .arg(config)
-        .args(["--host", &engine::host(), "push", "--quiet", image])
-        .output()
-        .unwrap();
-    assert!(push.status.success(), "{}", String::from_utf8_lossy(&push.stderr));
-    by_hand(["rmi", image]);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c08_images_are_pulled_when_the_policy_says_so_and_missing_ones_are_not_found() {

@@ -1,8 +1,10 @@
 //! The docker provider on a real engine.
 
 mod agentless;
+mod between;
 mod builds;
 mod cli;
+mod disk;
 mod dockerd;
 mod engine;
 mod failures;
@@ -12,6 +14,8 @@ mod network;
 mod parts;
 mod podman;
 mod pool;
+mod proxy;
+mod registry;
 mod restart;
 mod support;
 mod tcp;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use sandbox_core::{
-    ByteString, CaptureLimits, ExecOutcome, ExecRequest, ListFilter, ListSweep, SandboxExecResult, SandboxHandle,
-    SandboxProvider, SandboxSpec, from_json,
+    ByteString, CaptureLimits, ExecOutcome, ExecRequest, ListFilter, ListSweep, Owner, SandboxExecResult,
+    SandboxHandle, SandboxIdentity, SandboxProvider, SandboxSpec, from_json,
     serde_json::{Value, json},
 };
 use sandbox_provider_docker::DockerProvider;
@@ -36,6 +36,19 @@ fn provider(settings: &Value) -> DockerProvider {
 /// The spec of a sandbox of busybox.
 pub(crate) fn spec() -> SandboxSpec {
     SandboxSpec::image(engine::BUSYBOX)
+}
+
+/// A spec that can be found again by its run.
+pub(crate) fn of_run(run_id: &str) -> SandboxSpec {
+    let mut spec = spec();
+    spec.identity = Some(SandboxIdentity {
+        run_id: run_id.to_owned(),
+        owner: Owner::Lease,
+        created_at_ms: 1,
+        expires_at_ms: None,
+        attribution: Default::default(),
+    });
+    spec
 }
 
 impl Docker {
