@@ -17,43 +17,71 @@ use sandbox_core::{FileKind, Result};
 
 use crate::{
     error::{bad_path, os},
-    folder::{make_folder, open_folder, random_hex, stat},
+    folder::{FileOwner, give, make_folder, open_folder, random_hex, stat},
+    new_file::FileTraits,
 };
 
 /// Set-user-id, set-group-id and sticky bits: nothing that comes out of a sandbox keeps them.
 pub(crate) const SPECIAL_BITS: u32 = 0o7000;
 
 /// Where the entries of a tree are made.
-pub(crate) struct Arrival {
+#[derive(Debug)]
+pub struct Arrival {
     pub(crate) target: OwnedFd,
-    /// Permission bits that are kept.
-    pub(crate) mode_mask: u32,
+    owner: Option<FileOwner>,
+    mode_mask: u32,
     /// How many first names of each entry's path do not count.
     pub(crate) strip: usize,
+    refuses_leading_out: bool,
     pub(crate) shown: String,
 }
 
 impl Arrival {
-    /// What a sandbox holds, on this machine.
-    pub(crate) fn from_sandbox(target: OwnedFd, shown: String, strip: usize) -> Self {
-        Self { target, mode_mask: !SPECIAL_BITS & 0o7777, strip, shown }
+    /// What a sandbox holds, on this machine: links that lead out are refused, special bits dropped.
+    pub fn from_sandbox(target: OwnedFd, shown: String, strip: usize) -> Self {
+        Self { target, owner: None, mode_mask: !SPECIAL_BITS & 0o7777, strip, refuses_leading_out: true, shown }
+    }
+
+    /// What the caller of this machine gives, as it is.
+    pub fn from_caller(target: OwnedFd, shown: String, owner: Option<FileOwner>) -> Self {
+        Self { target, owner, mode_mask: 0o7777, strip: 0, refuses_leading_out: false, shown }
+    }
+
+    /// The mode and owner that an entry gets.
+    pub fn traits(&self, mode: u32) -> FileTraits {
+        FileTraits { mode: mode & self.mode_mask, owner: self.owner }
+    }
+
+    /// Opens a folder of the target, without following any link.
+    ///
+    /// # Errors
+    /// What the system refuses with, a link on the way among it.
+    pub fn below(&self, way: &[u8]) -> Result<OwnedFd> {
+        folder_below(&self.target, way, &self.shown_at(way))
     }
 
     /// Gives folders their modes, once they are filled.
-    pub(crate) fn finish(&self, modes: Vec<(Vec<u8>, u32)>) -> Result<()> {
+    ///
+    /// # Errors
+    /// What the system refuses with.
+    pub fn finish(&self, modes: Vec<(Vec<u8>, u32)>) -> Result<()> {
         for (way, mode) in modes.into_iter().rev() {
-            let folder = below(&self.target, &way).map_err(|errno| os(self.shown_at(&way), errno))?;
-            fchmod(folder, Mode::from_raw_mode(mode)).map_err(|errno| os(self.shown_at(&way), errno))?;
+            fchmod(self.below(&way)?, Mode::from_raw_mode(mode)).map_err(|errno| os(self.shown_at(&way), errno))?;
         }
         Ok(())
     }
 
-    pub(crate) fn shown_at(&self, way: &[u8]) -> String {
+    /// What an entry is called in errors.
+    pub fn shown_at(&self, way: &[u8]) -> String {
         format!("{}/{}", self.shown.trim_end_matches('/'), String::from_utf8_lossy(way))
     }
 
-    pub(crate) fn folder(&self, target: &OwnedFd, name: &[u8], way: &[u8]) -> Result<()> {
-        make_folder(target, name).map_err(|errno| os(self.shown_at(way), errno))?;
+    /// Makes a folder that can be filled; [`finish`](Self::finish) gives it its mode.
+    ///
+    /// # Errors
+    /// `InvalidInput` when something else is there, and what the system refuses with.
+    pub fn folder(&self, target: &OwnedFd, name: &[u8], way: &[u8]) -> Result<()> {
+        make_folder(target, name, self.owner).map_err(|errno| os(self.shown_at(way), errno))?;
         let folder = open_folder(target, name).map_err(|errno| match errno {
             Errno::NOTDIR | Errno::LOOP => bad_path(self.shown_at(way), "is a folder, and the target is not"),
             errno => os(self.shown_at(way), errno),
@@ -65,9 +93,13 @@ impl Arrival {
         })
     }
 
-    pub(crate) fn link(&self, target: &OwnedFd, name: &[u8], way: &[u8], text: &[u8]) -> Result<()> {
+    /// Makes a link.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that leads out, where that counts, or when a folder is there; what the system refuses with.
+    pub fn link(&self, target: &OwnedFd, name: &[u8], way: &[u8], text: &[u8]) -> Result<()> {
         let shown = self.shown_at(way);
-        if leads_out(way, text) {
+        if self.refuses_leading_out && leads_out(way, text) {
             return Err(bad_path(shown, "is a link that leads out of the folder"));
         }
         if stat(target, name).is_ok_and(|there| there.kind == FileKind::Directory) {
@@ -75,6 +107,7 @@ impl Arrival {
         }
         let temporary = format!(".sandbox-{}.part", random_hex(6)?);
         let made = symlinkat(text, target, temporary.as_str())
+            .and_then(|()| give(target, temporary.as_bytes(), self.owner))
             .and_then(|()| renameat(target, temporary.as_str(), target, name));
         made.map_err(|errno| {
             // The failure itself is what is told.
@@ -85,12 +118,17 @@ impl Arrival {
 }
 
 /// Opens a folder below another one without following any link.
-pub(crate) fn below(top: impl AsFd, way: &[u8]) -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// What the system refuses with, a link on the way among it.
+pub fn folder_below(top: impl AsFd, way: &[u8], shown: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat2(top, way, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+    let opened = openat2(top, way, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS);
+    opened.map_err(|errno| os(shown, errno))
 }
 
-pub(crate) fn join(way: &[u8], name: &[u8]) -> Vec<u8> {
+/// The way to an entry of a folder of a tree, whose top is `.`.
+pub fn join_way(way: &[u8], name: &[u8]) -> Vec<u8> {
     match way {
         b"." => name.to_vec(),
         way => [way, b"/", name].concat(),

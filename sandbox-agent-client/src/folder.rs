@@ -7,8 +7,9 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat, statat},
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chownat, fstat, mkdirat, openat, readlinkat, statat},
     io::Errno,
+    process::{Gid, Uid},
 };
 use sandbox_core::{ByteString, FileKind, FileStat, Result, SandboxError};
 
@@ -17,16 +18,35 @@ use crate::error::os;
 /// How many entries are read of one folder, or copied with one tree.
 pub(crate) const MAX_ENTRIES: usize = 1_000_000;
 
-/// Makes a folder. One that is there already stays as it is.
-pub(crate) fn make_folder(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+/// Owner and group of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOwner {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+}
+
+/// Makes a folder for an owner; without one it is this process's user's. One that is there already stays as it is.
+pub(crate) fn make_folder(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
     match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Ok(()) => give(parent, name, owner),
+        Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
+/// Gives an entry to an owner, never through a link.
+pub(crate) fn give(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
+    let Some(FileOwner { uid, gid }) = owner else { return Ok(()) };
+    chownat(parent, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
+}
+
 /// Opens a folder of this host that the caller named, to open things in it.
-pub(crate) fn host_folder(path: &Path) -> Result<OwnedFd> {
+///
+/// # Errors
+/// `NotFound`, `PermissionDenied`, or what else the system refuses with.
+pub fn host_folder(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty()).map_err(|errno| os(path.display(), errno))
 }

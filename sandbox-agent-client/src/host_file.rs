@@ -16,7 +16,7 @@ use crate::{
     arrival::SPECIAL_BITS,
     error::bad_path,
     folder::host_folder,
-    new_file::{NewFile, regular_mode},
+    new_file::{FileTraits, NewFile, regular_mode},
 };
 
 /// How much moves between a file of this machine and the connection at once: one trip to another thread each.
@@ -47,19 +47,30 @@ pub async fn open_source(local: &Path) -> Result<Source> {
     let local = local.to_owned();
     blocking(move || {
         let shown = local.display().to_string();
-        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-        let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(local).map_err(|error| {
-            match error.raw_os_error() {
-                // A socket.
-                Some(6) => bad_path(&shown, "is not a regular file"),
-                _ => SandboxError::io(&shown, error),
-            }
-        })?;
-        let mode = regular_mode(&file, &shown)?;
+        let (file, mode) = open_host_file(&local)?;
         let size = file.metadata().map_err(|error| SandboxError::io(&shown, error))?.len();
         Ok(Source { file, shown, mode, size })
     })
     .await
+}
+
+/// Opens a regular file of this host that the caller named, and gives its permission bits. Links are the caller's own and
+/// are followed; no kind of file makes it wait. Blocks.
+///
+/// # Errors
+/// As [`open_source`].
+pub fn open_host_file(local: &Path) -> Result<(File, u32)> {
+    let shown = local.display().to_string();
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(local).map_err(|error| {
+        match error.raw_os_error() {
+            // A socket.
+            Some(6) => bad_path(&shown, "is not a regular file"),
+            _ => SandboxError::io(&shown, error),
+        }
+    })?;
+    let mode = regular_mode(&file, &shown)?;
+    Ok((file, mode))
 }
 
 /// Sends a file to its end, or until nobody takes any more.
@@ -94,7 +105,7 @@ pub async fn feed(source: Source, sender: BodySender) {
 pub async fn receive_file(mut body: Body, mode: u32, local: &Path) -> Result<()> {
     let shown = local.display().to_string();
     let target = local.to_owned();
-    let mut new = blocking(move || begin_on_host(&target)).await?;
+    let mut new = blocking(move || begin_host_file(&target)).await?;
     let mut is_over = false;
     while !is_over {
         let mut step = BytesMut::new();
@@ -107,16 +118,20 @@ pub async fn receive_file(mut body: Body, mode: u32, local: &Path) -> Result<()>
         let name = shown.clone();
         new = blocking(move || new.write(&step, &name).map(|()| new)).await?;
     }
-    blocking(move || new.finish(kept_mode(mode), &shown)).await
+    blocking(move || new.finish(kept_traits(mode), &shown)).await
 }
 
-/// What a file on this host keeps of its permission bits inside.
-pub(crate) fn kept_mode(mode: u32) -> u32 {
-    mode & !SPECIAL_BITS & 0o777
+/// What a file on this host keeps of its permission bits inside. It is this process's user's.
+pub fn kept_traits(mode: u32) -> FileTraits {
+    FileTraits { mode: mode & !SPECIAL_BITS & 0o777, owner: None }
 }
 
 /// Begins a file of this host; its parent folders are made. A file, or a link to one, may be replaced and nothing else.
-pub(crate) fn begin_on_host(local: &Path) -> Result<NewFile> {
+/// Blocks.
+///
+/// # Errors
+/// `InvalidInput` for a path that names no file, or something else that is there; what the system refuses with.
+pub fn begin_host_file(local: &Path) -> Result<NewFile> {
     let shown = local.display().to_string();
     let name = local.file_name().filter(|_| !local.as_os_str().as_bytes().ends_with(b"/"));
     let name = name.ok_or_else(|| bad_path(&shown, "does not name a file"))?;

@@ -3,6 +3,7 @@
 //! Everything that a provider with our agent does the same way whatever its backend: [`AgentFiles`], terminals, ports,
 //! the expiry; finding the agent's file; whose process owns a sandbox. What comes out of a sandbox is hostile: ways
 //! lead down only, links that lead out and special files are refused, and a file appears in one step when it is whole.
+//! A provider that copies such files without the agent uses the same parts ([`Arrival`], [`NewFile`]).
 
 #![forbid(unsafe_code)]
 
@@ -23,11 +24,13 @@ mod passed;
 mod unpack;
 
 pub use agent_file::find_agent;
+pub use arrival::{Arrival, folder_below, join_way};
 pub use calls::{TTL_MAX_S, attach_pty, create_pty, metrics, open_port, renew};
 pub use files::{AgentFiles, READ_MAX_BYTES};
-pub use folder::random_hex;
+pub use folder::{FileOwner, host_folder, random_hex};
 pub use folders::{receive_folder, send_folder};
 pub use forward::{ForwardTarget, forward_ports};
-pub use host_file::{Source, feed, open_source, receive_file};
+pub use host_file::{Source, begin_host_file, feed, kept_traits, open_host_file, open_source, receive_file};
 pub use jobs::AgentJobs;
+pub use new_file::{FileTraits, NewFile, regular_mode};
 pub use owner::{Life, boot_id, host_name, life, process, start_time, this_process};

@@ -15,7 +15,7 @@ use tar::{Builder, EntryType, Header};
 use tokio::runtime::Handle;
 
 use crate::{
-    arrival::{below, join},
+    arrival::{folder_below, join_way},
     error::{bad_path, os},
     folder::{MAX_ENTRIES, names, stat, too_many},
     folders::CHUNK_BYTES,
@@ -85,13 +85,13 @@ impl Packer {
         // Folders that are still to be read, by their way from the top.
         let mut waiting = vec![b".".to_vec()];
         while let Some(way) = waiting.pop() {
-            let folder = below(source, &way).map_err(|errno| os(self.shown_at(&way), errno))?;
+            let folder = folder_below(source, &way, &self.shown_at(&way))?;
             for name in names(&folder, &self.shown_at(&way))? {
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES {
                     return Err(too_many(&self.shown));
                 }
-                let inner = join(&way, &name);
+                let inner = join_way(&way, &name);
                 let found = stat(&folder, &name).map_err(|errno| os(self.shown_at(&inner), errno))?;
                 match found.kind {
                     FileKind::Directory => {

@@ -9,7 +9,7 @@ use sandbox_protocol::{
     methods::{self, FileRead},
 };
 
-use crate::host_file::{Source, begin_on_host, blocking, kept_mode};
+use crate::host_file::{Source, begin_host_file, blocking, kept_traits};
 
 /// Writes a file inside. None where no descriptor gets there, and nothing was done: the bytes are to be sent.
 pub(crate) async fn upload(
@@ -46,10 +46,10 @@ async fn download_whole(client: &Client, remote: &ByteString, local: &Path) -> R
     }
     let shown = local.display().to_string();
     let target = local.to_owned();
-    let new = blocking(move || begin_on_host(&target)).await?;
+    let new = blocking(move || begin_host_file(&target)).await?;
     let done = client.read_file_into(remote.clone(), ReadRange::default(), new.file()).await?;
     let stat = done.stat.ok_or_else(|| SandboxError::internal("the agent tells nothing of the file that it read"))?;
-    blocking(move || new.finish(kept_mode(stat.mode), &shown)).await
+    blocking(move || new.finish(kept_traits(stat.mode), &shown)).await
 }
 
 /// Whether the folder of a file is there.

@@ -13,8 +13,8 @@ use tar::{Archive, EntryType};
 use tokio::runtime::Handle;
 
 use crate::{
-    arrival::{Arrival, below},
-    error::{bad_path, os},
+    arrival::{Arrival, folder_below},
+    error::bad_path,
     files::Cancel,
     folder::{MAX_ENTRIES, too_many},
     folders::CHUNK_BYTES,
@@ -89,12 +89,12 @@ fn unpack_entries(archive: &mut Archive<Incoming>, arrival: &Arrival) -> Result<
         let way = strip(&clean(&entry.path_bytes())?, arrival.strip).to_vec();
         let Some((parent, name)) = split(&way) else { continue };
         let shown = arrival.shown_at(&way);
-        let folder = below(&arrival.target, parent).map_err(|errno| os(&shown, errno))?;
-        let mode = entry.header().mode().map_err(broken)? & arrival.mode_mask;
+        let folder = folder_below(&arrival.target, parent, &shown)?;
+        let traits = arrival.traits(entry.header().mode().map_err(broken)?);
         match entry.header().entry_type() {
             EntryType::Directory => {
                 arrival.folder(&folder, name, &way)?;
-                modes.push((way.clone(), mode));
+                modes.push((way.clone(), traits.mode));
             }
             EntryType::Regular => {
                 let mut new = NewFile::begin(folder, name.to_vec(), &shown)?;
@@ -105,7 +105,7 @@ fn unpack_entries(archive: &mut Archive<Incoming>, arrival: &Arrival) -> Result<
                         count => new.write(&chunk[..count], &shown)?,
                     }
                 }
-                new.finish(mode, &shown)?;
+                new.finish(traits, &shown)?;
             }
             EntryType::Symlink => {
                 let target = entry.link_name_bytes().unwrap_or_default();

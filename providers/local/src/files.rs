@@ -11,15 +11,15 @@ use rustix::{
     fs::{AtFlags, OFlags, statat, unlinkat},
     io::Errno,
 };
+use sandbox_agent_client::{FileTraits, NewFile};
 use sandbox_core::{
     ByteString, DirEntry, ErrorKind, FileKind, FileStat, Files, ReadRange, Result, SandboxError, SandboxHandle,
     WriteOptions, async_trait,
 };
 
 use crate::{
-    copy::{NewFile, Traits},
     error::{NAME, bad_path, os},
-    folder::{names, stat},
+    folder::{FileOwner, names, stat},
     isolated::IsolatedFiles,
     paths::{Entry, Make},
     provider::LocalProvider,
@@ -27,7 +27,7 @@ use crate::{
     sandbox::Sandbox,
     transfer::open_inside,
     tree,
-    user::{FileOwner, Identity, is_privileged},
+    user::{Identity, is_privileged},
 };
 
 /// The most that is read into memory at once.
@@ -138,7 +138,7 @@ fn write(sandbox: &Sandbox, path: &ByteString, data: &[u8], options: &WriteOptio
     let mode = options.mode.or(old).unwrap_or(MODE_DEFAULT);
     let mut new = NewFile::begin(target.folder, target.name, place.shown())?;
     new.write(data, place.shown())?;
-    new.finish(Traits { mode, owner }, place.shown())
+    new.finish(FileTraits { mode, owner }, place.shown())
 }
 
 /// The owner that a caller asked for: never silently someone else.

@@ -1,9 +1,6 @@
 //! Making, reading and naming entries of folders.
 
-use std::{
-    io::Read,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, chownat, fstat, mkdirat, openat, readlinkat, statat},
@@ -12,7 +9,9 @@ use rustix::{
 };
 use sandbox_core::{ByteString, FileKind, FileStat, Result, SandboxError};
 
-use crate::{error::os, user::FileOwner};
+use crate::error::os;
+
+pub(crate) use sandbox_agent_client::{FileOwner, host_folder, random_hex};
 
 /// How many entries are read of one folder, or copied with one tree.
 pub(crate) const MAX_ENTRIES: usize = 1_000_000;
@@ -90,13 +89,4 @@ pub(crate) fn kind(stat: &Stat) -> FileKind {
         FileType::Symlink => FileKind::Symlink,
         _ => FileKind::Other,
     }
-}
-
-/// `2 * count` random hexadecimal digits.
-pub(crate) fn random_hex(count: usize) -> Result<String> {
-    let mut bytes = vec![0; count];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| SandboxError::io("/dev/urandom", error))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

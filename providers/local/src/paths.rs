@@ -14,15 +14,14 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, open, openat2, readlinkat, statat},
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, open, openat2, readlinkat, statat},
     io::Errno,
 };
 use sandbox_core::{ByteString, Result, SandboxError};
 
 use crate::{
     error::{bad_path, os},
-    folder::make_folder,
-    user::FileOwner,
+    folder::{FileOwner, make_folder},
 };
 
 /// How often a link at the end of a path is followed, as in the kernel.
@@ -259,12 +258,6 @@ fn split(way: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn parent_of(way: &[u8]) -> &[u8] {
     split(way).map_or(b".".as_slice(), |(parent, _)| parent)
-}
-
-/// Opens a folder of this host that the caller named, to open things in it.
-pub(crate) fn host_folder(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| os(path.display(), errno))
 }
 
 #[cfg(test)]

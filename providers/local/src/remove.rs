@@ -147,7 +147,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::remove_tree;
-    use crate::paths::host_folder;
+    use crate::folder::host_folder;
 
     #[test]
     fn a_tree_goes_whatever_its_modes_and_what_links_lead_to_stays() {

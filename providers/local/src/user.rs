@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use rustix::process::{getegid, geteuid};
 use sandbox_process::{User, UserError};
 
+use crate::folder::FileOwner;
+
 /// A user of this machine, as a command sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -16,13 +18,6 @@ pub(crate) struct Identity {
     pub(crate) home: Option<Vec<u8>>,
     /// Whom to switch to. None for this process's own user: nothing has to change, so nothing can be refused.
     pub(crate) switch: Option<User>,
-}
-
-/// Owner and group of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileOwner {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
 }
 
 /// Whether this process may switch users and give files away.

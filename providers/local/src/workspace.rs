@@ -13,7 +13,11 @@ use std::{
 use rustix::process::geteuid;
 use sandbox_core::{ErrorKind, Result, SandboxError};
 
-use crate::{folder::give, paths::host_folder, remove::remove_tree, user::FileOwner, user::is_privileged};
+use crate::{
+    folder::{FileOwner, give, host_folder},
+    remove::remove_tree,
+    user::is_privileged,
+};
 
 /// Who may list it: nobody else. Root's sandboxes may belong to other users, who must be able to pass through.
 const ROOT_MODE: u32 = 0o700;

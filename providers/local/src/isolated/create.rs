@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::{
     create::{Made, Unclaimed, as_create, identity},
     error::NAME,
-    folder::random_hex,
+    folder::{FileOwner, random_hex},
     isolated::{
         door::Door,
         endpoint::Endpoints,
@@ -32,7 +32,7 @@ use crate::{
     record::{Lasting, Record, now_ms},
     records::Records,
     sandbox::{Parts, Sandbox},
-    user::{FileOwner, Identity, is_privileged},
+    user::{Identity, is_privileged},
 };
 
 /// The most that is read of the files that name users.

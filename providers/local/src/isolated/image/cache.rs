@@ -20,7 +20,7 @@ use sandbox_core::{Result, SandboxError, SandboxStatus, tracing};
 
 use super::unpack::{image, unpack};
 use crate::{
-    error::os, paths::host_folder, records::Records, remove::remove_tree, user::is_privileged, workspace::Root,
+    error::os, folder::host_folder, records::Records, remove::remove_tree, user::is_privileged, workspace::Root,
 };
 
 const FOLDER: &str = ".images";

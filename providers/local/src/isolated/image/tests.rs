@@ -12,7 +12,7 @@ use sandbox_core::ErrorKind;
 use tar::{Builder, EntryType, Header};
 
 use super::{cache::Images, unpack::unpack};
-use crate::{config::LocalConfig, paths::host_folder, records::Records, state::State, workspace::Root};
+use crate::{config::LocalConfig, folder::host_folder, records::Records, state::State, workspace::Root};
 
 const LIMIT: u64 = 64 << 20;
 

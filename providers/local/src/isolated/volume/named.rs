@@ -24,8 +24,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{NAME, os},
-    folder::random_hex,
-    paths::host_folder,
+    folder::{host_folder, random_hex},
     records::Records,
     remove::remove_tree,
     workspace::Root,
