@@ -17,6 +17,9 @@ use crate::provider::Shared;
 /// Kinds of members that are kept at once; the one that was asked for longest ago goes first.
 const SHELVES_MAX: usize = 8;
 
+/// The sandbox that took a member runs its first command before the next one is made.
+const FILL_AFTER: Duration = Duration::from_millis(20);
+
 /// How long clearing waits for a member that is being made.
 const CLEAR_LIMIT: Duration = Duration::from_secs(60);
 
@@ -65,6 +68,7 @@ impl Pools {
         };
         let shared = shared.clone();
         tokio::spawn(async move {
+            tokio::time::sleep(FILL_AFTER).await;
             remove(&shared, evicted.map(|shelf| shelf.members).unwrap_or_default()).await;
             fill(&shared, &recipe).await;
         });
