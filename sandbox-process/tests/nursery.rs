@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{children, collect, eventually, marked, run, seconds, sh, within};
-use sandbox_process::{Ending, Event, Limits, ProcessSet};
+use sandbox_process::{Ending, Event, Limits, ProcessSet, Stdin};
 use tokio::sync::Mutex;
 
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -33,11 +33,12 @@ async fn supervisors_serve_again_and_those_beyond_some_end() {
 
     let mut many = Vec::new();
     for _ in 0..40 {
-        many.push(set.spawn(sh("sleep 2"), Limits::new()).await.expect("starts"));
+        many.push(set.spawn(sh("read line").stdin(Stdin::Stream), Limits::new()).await.expect("starts"));
     }
     assert!(supervisors().len() >= 40);
     for mut one in many {
-        assert_eq!(within(seconds(5), collect(&mut one)).await.ending(), Ending::Exited(0));
+        one.controller().close_stdin().await;
+        assert_eq!(within(seconds(5), collect(&mut one)).await.ending(), Ending::Exited(1));
     }
     eventually("those beyond eight have ended", || set.is_empty() && supervisors().len() <= 8).await;
 
