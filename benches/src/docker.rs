@@ -108,6 +108,7 @@ impl EngineApi {
         let sent = self.0.upload_to_container(container, Some(options), bollard::body_full(archive)).await;
         sent.expect("it is uploaded");
         let up = begin.elapsed();
+        let _ = std::fs::remove_file(back);
         let begin = Instant::now();
         let options = DownloadFromContainerOptionsBuilder::default().path("/tmp/transferred").build();
         let mut chunks = Box::pin(self.0.download_from_container(container, Some(options)));
@@ -156,6 +157,7 @@ impl Cli {
 
     /// A file into a container and out of it again.
     pub async fn transfer(&self, container: &str, file: &Path, back: &Path) -> (Duration, Duration) {
+        let _ = std::fs::remove_file(back);
         let (file, back) = (file.display().to_string(), back.display().to_string());
         let remote = format!("{container}:/tmp/transferred");
         let (_, up) = self.run(&["cp", &file, &remote]).await;

@@ -20,6 +20,12 @@ pub fn tree(root: u32) -> Vec<u32> {
     found
 }
 
+/// Whether a process is one of ours, and no command of a sandbox.
+pub fn is_ours(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    pid == std::process::id() || ["sandbox-agent", "sbx-"].iter().any(|ours| name.starts_with(ours))
+}
+
 /// The proportional share of memory of these processes, in KiB.
 pub fn pss_kib(pids: &[u32]) -> u64 {
     pids.iter().map(|pid| field(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()

@@ -116,7 +116,7 @@ impl Place<'_> {
         many(at_once, count, cycle).await.1
     }
 
-    /// A file into the sandbox and out of it again.
+    /// A file into the sandbox and out of it again, to where nothing was before.
     pub async fn transfer(
         &self,
         handle: &SandboxHandle,
@@ -124,6 +124,10 @@ impl Place<'_> {
         back: &std::path::Path,
     ) -> (Duration, Duration) {
         let remote = ByteString::from("transferred");
+        let request = ExecRequest::argv(["/bin/sh", "-c", "rm -f transferred"]);
+        let removed = self.provider.exec(handle, request).await.expect("it starts");
+        removed.collect(CaptureLimits::default()).await.expect("it ends");
+        let _ = std::fs::remove_file(back);
         let begin = Instant::now();
         self.provider.upload_file(handle, file, &remote).await.expect("it is uploaded");
         let up = begin.elapsed();

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use libc::{c_char, c_int, pid_t};
 
@@ -55,13 +55,27 @@ struct Shared<'a> {
     errno: AtomicI32,
 }
 
+/// Where the stack of commands is, in a process that has started one.
+static STACK: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The stack of the next command: a supervisor starts one at a time, and waits until it executes.
+fn stack() -> Option<*mut u8> {
+    let known = STACK.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return Some(known);
+    }
+    let stack = raw::map_memory(STACK_BYTES)?;
+    STACK.store(stack, Ordering::Relaxed);
+    Some(stack)
+}
+
 /// Starts the command and returns when it executes or has failed.
 pub(crate) fn start(launch: &Launch<'_>) -> Result<pid_t, (Stage, Errno)> {
     let shared = Shared { launch, failed_stage: AtomicI32::new(-1), errno: AtomicI32::new(0) };
-    let Some(stack) = raw::map_memory(STACK_BYTES) else { return Err((Stage::Fork, raw::errno())) };
+    let Some(stack) = stack() else { return Err((Stage::Fork, raw::errno())) };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let argument: *const Shared<'_> = &shared;
-    // SAFETY: one past the end of the mapping above.
+    // SAFETY: one past the end of the mapping, which is never unmapped.
     let top = unsafe { stack.add(STACK_BYTES) };
     // SAFETY: the child has a stack of its own, and CLONE_VFORK keeps `shared` and everything it points to alive
     // and this process suspended until the child executes or ends.

@@ -44,6 +44,7 @@ mod event;
 mod fork;
 mod launch;
 mod limits;
+mod messages;
 mod nursery;
 mod output;
 mod prepare;

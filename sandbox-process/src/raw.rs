@@ -10,6 +10,7 @@ use std::os::fd::RawFd;
 use libc::{c_int, c_long, pid_t};
 
 pub(crate) use crate::credentials::{has_groups, set_gid, set_groups, set_uid};
+pub(crate) use crate::messages::{has_ended, receive, receive_with_fds, send, send_fd, socket_pair, wait_with_fds};
 pub(crate) use crate::signals::{
     block_signals, child_signal_fd, reset_signal_actions, set_signal_mask, unblock_signals,
 };
@@ -203,6 +204,14 @@ pub(crate) fn poll_two(first: RawFd, second: RawFd, timeout_ms: c_int) -> (bool,
     (first.revents != 0, second.revents != 0)
 }
 
+/// The same for three. -1 is nobody.
+pub(crate) fn poll(wanted: [RawFd; 3], timeout_ms: c_int) -> [bool; 3] {
+    let mut fds = wanted.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: the pointer is valid for the three entries of the array.
+    unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout_ms) };
+    fds.map(|entry| entry.revents != 0)
+}
+
 /// Reads into `buffer`; 0 is the end.
 pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     loop {
@@ -242,21 +251,6 @@ pub(crate) fn pipe() -> Result<(RawFd, RawFd), Errno> {
     // SAFETY: F_SETFL takes plain numbers.
     check(unsafe { libc::fcntl(read, libc::F_SETFL, libc::O_NONBLOCK) })?;
     Ok((read, write))
-}
-
-/// Receives one message without waiting; 0 is the end.
-pub(crate) fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the pointer and length describe the writable buffer.
-    let n = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
-    if n < 0 { Err(errno()) } else { Ok(n as usize) }
-}
-
-/// Sends one message without waiting and without SIGPIPE.
-pub(crate) fn send(socket: RawFd, message: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the pointer and length describe the readable message.
-    let n =
-        unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    if n < 0 { Err(errno()) } else { Ok(()) }
 }
 
 /// Opens for reading, close-on-exec.
@@ -419,48 +413,6 @@ pub(crate) fn fork() -> Result<pid_t, Errno> {
 pub(crate) fn drain(fd: RawFd) {
     let mut buffer = [0u8; 1024];
     while let Ok(1..) = read(fd, &mut buffer) {}
-}
-
-/// Receives one message and its descriptors without waiting: bytes and descriptors. 0 bytes is the end.
-pub(crate) fn receive_with_fds(socket: RawFd, buffer: &mut [u8], fds: &mut [RawFd]) -> Result<(usize, usize), Errno> {
-    let mut control = [0u64; 64];
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let header = MaybeUninit::<libc::msghdr>::zeroed();
-    // SAFETY: all-zero is a valid empty message header.
-    let mut header = unsafe { header.assume_init() };
-    header.msg_iov = &raw mut vector;
-    header.msg_iovlen = 1;
-    header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to buffers that live until the call returns.
-    let length = unsafe { libc::recvmsg(socket, &raw mut header, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-    if length < 0 {
-        return Err(errno());
-    }
-    let mut count = 0;
-    // SAFETY: the kernel has filled the header.
-    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-    if !first.is_null() {
-        // SAFETY: a non-null control header lies inside `control`.
-        let bytes = unsafe { (*first).cmsg_len } as usize;
-        // SAFETY: as above; the data follows the header.
-        let data = unsafe { libc::CMSG_DATA(first) }.cast::<RawFd>();
-        // SAFETY: CMSG_LEN only computes.
-        let header_bytes = unsafe { libc::CMSG_LEN(0) } as usize;
-        let total = bytes.saturating_sub(header_bytes) / size_of::<RawFd>();
-        while count < total {
-            // SAFETY: the kernel has written `total` descriptors behind the header.
-            let at = unsafe { data.add(count) };
-            // SAFETY: as above; the data may be unaligned.
-            let fd = unsafe { at.read_unaligned() };
-            match fds.get_mut(count) {
-                Some(slot) => *slot = fd,
-                None => break,
-            }
-            count += 1;
-        }
-    }
-    Ok((length as usize, count))
 }
 
 pub(crate) fn change_directory(path: &CStr) -> Result<(), Errno> {

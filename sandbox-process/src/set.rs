@@ -63,6 +63,16 @@ impl ProcessSet {
         self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))
     }
 
+    /// Lets the process that starts commands end, if none is there: for a host that is idle. The next command makes it
+    /// again.
+    pub fn rest(&self) {
+        let mut nursery = self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_empty() {
+            // A command that is being started keeps it until it runs.
+            *nursery = None;
+        }
+    }
+
     /// Trees that are not confirmed empty.
     #[must_use]
     pub fn len(&self) -> usize {

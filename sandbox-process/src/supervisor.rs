@@ -33,9 +33,11 @@ struct Supervisor {
     exited: bool,
 }
 
-/// Runs the supervisor in the forked process. All signals are blocked on entry and stay blocked. `ready`: the process is
-/// a supervisor already, has nothing else open, and hears of its children there.
-pub(crate) fn run(plan: &Plan<'_>, ready: Option<RawFd>) -> ! {
+/// Runs the supervisor in the forked process, until nothing is left that it has started. All signals are blocked on entry
+/// and stay blocked. `ready`: the process is a supervisor already, has nothing else open, and hears of its children there.
+///
+/// Returns with the control socket closed when everything has ended by itself; else this process ends.
+pub(crate) fn run(plan: &Plan<'_>, ready: Option<RawFd>) {
     let ready = ready.map_or_else(|| become_one(plan.keep), Ok);
     let child_signals = match ready {
         Ok(fd) => fd,
@@ -52,7 +54,9 @@ pub(crate) fn run(plan: &Plan<'_>, ready: Option<RawFd>) -> ! {
     }
     let mut supervisor = Supervisor { control: plan.control, child_signals, command, exited: false };
     supervisor.tell(Report::Started { pid: command });
-    supervisor.serve()
+    supervisor.serve();
+    supervisor.tell(Report::Empty);
+    raw::close(plan.control);
 }
 
 fn become_one(keep: &[RawFd]) -> Result<RawFd, Errno> {
@@ -79,10 +83,10 @@ impl Supervisor {
         tell(self.control, report);
     }
 
-    fn serve(&mut self) -> ! {
+    fn serve(&mut self) {
         loop {
             if !self.reap().alive {
-                self.finish();
+                return;
             }
             let (request, child) = raw::poll_two(self.control, self.child_signals, -1);
             if child {
@@ -127,7 +131,8 @@ impl Supervisor {
             raw::drain(self.child_signals);
             let reaped = self.reap();
             if !reaped.alive {
-                self.finish();
+                self.tell(Report::Empty);
+                raw::exit(0)
             }
             pause_ms = if reaped.any { 1 } else { ROUND_PAUSE_MAX_MS.min(pause_ms.wrapping_mul(2)) };
         }
@@ -153,11 +158,6 @@ impl Supervisor {
                 Err(_) => return Reaped { any, alive: false },
             }
         }
-    }
-
-    fn finish(&self) -> ! {
-        self.tell(Report::Empty);
-        raw::exit(0)
     }
 }
 

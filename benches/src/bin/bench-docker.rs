@@ -93,13 +93,21 @@ async fn main() {
         cli: Cli::new(&host),
     };
     let mut table = Table::default();
-    execs(&sides, effort, &mut table).await;
-    cold(&sides, effort, &mut table).await;
-    ahead(&sides, effort, &mut table).await;
-    transfers(&sides, effort, temp.path(), &mut table).await;
-    floods(&sides, effort, &mut table).await;
-    bursts(&sides, effort, &mut table).await;
-    limits(&sides, &mut table).await;
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    for part in ["execs", "cold", "ahead", "transfers", "floods", "bursts", "limits"] {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == part) {
+            continue;
+        }
+        match part {
+            "execs" => execs(&sides, effort, &mut table).await,
+            "cold" => cold(&sides, effort, &mut table).await,
+            "ahead" => ahead(&sides, effort, &mut table).await,
+            "transfers" => transfers(&sides, effort, temp.path(), &mut table).await,
+            "floods" => floods(&sides, effort, &mut table).await,
+            "bursts" => bursts(&sides, effort, &mut table).await,
+            _ => limits(&sides, &mut table).await,
+        }
+    }
     for provider in [&sides.agent, &sides.relay, &sides.bare, &sides.networks, &sides.ready] {
         provider.aclose().await.expect("it ends");
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bollard::query_parameters::{CreateContainerOptionsBuilder, LogsOptionsBuilder, UploadToContainerOptionsBuilder};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future};
 use sandbox_agent_client::{AgentFiles, find_agent, random_hex};
 use sandbox_core::{ErrorKind, Result, SandboxError, SandboxSpec, SandboxStatus, Secret, tracing};
 use tokio::{sync::watch, time::Instant};
@@ -22,12 +22,13 @@ use crate::{
     image::{self, Image},
     inject,
     labels::{self, Labels, Traits, Via},
+    made::Made,
     options::DockerOptions,
     plan::{FOLDER, Plan},
-    pool::{Draft, Member, Woken, remove_record},
+    pool::{Draft, Woken},
     provider::Shared,
     run_folder,
-    sandbox::{Sandbox, remove_container, remove_sidecars},
+    sandbox::Sandbox,
     sidecars,
 };
 
@@ -90,6 +91,14 @@ struct Creation {
     caller: Caller,
 }
 
+/// Where a sandbox may come from.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    Any,
+    /// What was made ahead, or nothing.
+    Pool,
+}
+
 impl Creation {
     async fn run(self) -> Result<Arc<Sandbox>> {
         let (engine, spec) = (&self.shared.engine, &self.spec);
@@ -105,12 +114,27 @@ impl Creation {
             pull: options.pull_policy.unwrap_or(config.pull),
             platform: options.platform.as_deref().or(config.platform.as_deref()),
         };
-        let mut image = self.image(&wish).await?;
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
+        let (image, early) = match self.shared.pools.known_image(&wish) {
+            None => (self.image(&wish).await, None),
+            Some(known) => {
+                future::join(self.image(&wish), self.from_pool(known, &options, Instant::now() + limit)).await
+            }
+        };
+        let mut image = match (image, early) {
+            (Ok(image), Some((known, sandbox))) if known.id == image.id => return Ok(sandbox),
+            (image, Some((_, sandbox))) => {
+                // Another image has the name by now, or none.
+                sandbox.remove(engine).await.map_err(as_create)?;
+                image?
+            }
+            (image, None) => image?,
+        };
+        self.shared.pools.learn_image(&wish, &image);
         let mut deadline = Instant::now() + limit;
         let mut last = None;
         for via in self.ways(&image).await? {
-            let mut attempt = self.attempt(via, &image, &options, deadline).await;
+            let mut attempt = self.attempt(via, Source::Any, &image, &options, deadline).await;
             // Once: whoever removes it all the time, or takes every name, is to be told of.
             let again = attempt.as_ref().err().map(|failed| failed.next).filter(|_| !self.caller.is_gone());
             let is_image = again == Some(Next::ImageAgain) && wish.pull != PullPolicy::Never;
@@ -120,7 +144,7 @@ impl Creation {
                 deadline = Instant::now() + limit;
             }
             if is_image || again == Some(Next::OtherName) {
-                attempt = self.attempt(via, &image, &options, deadline).await;
+                attempt = self.attempt(via, Source::Any, &image, &options, deadline).await;
             }
             match attempt {
                 Ok(sandbox) => return Ok(sandbox),
@@ -142,6 +166,23 @@ impl Creation {
         // The pull has a limit of its own: a slow registry is not a slow start.
         let pull = Duration::from_secs_f64(engine.config.pull_timeout_s);
         self.caller.step(Instant::now() + pull + engine.config.request_timeout(), image::get(engine, wish)).await
+    }
+
+    /// A sandbox from what was made ahead of the image as it was known, while the engine is asked whether it still is.
+    /// None where there is nothing, or it could not be used.
+    async fn from_pool(
+        &self,
+        known: Image,
+        options: &DockerOptions,
+        deadline: Instant,
+    ) -> Option<(Image, Arc<Sandbox>)> {
+        let ways = self.ways(&known).await.ok()?;
+        if ways.first() != Some(&Via::Socket) {
+            return None;
+        }
+        // What fails here fails again where nothing was made ahead, and is told then.
+        let made = self.attempt(Via::Socket, Source::Pool, &known, options, deadline).await.ok()?;
+        Some((known, made))
     }
 
     /// How commands could get in, the best first.
@@ -184,13 +225,14 @@ impl Creation {
     async fn attempt(
         &self,
         via: Via,
+        source: Source,
         image: &Image,
         options: &DockerOptions,
         deadline: Instant,
     ) -> Result<Arc<Sandbox>, Failed> {
         let labels = self.labels(via, image, options)?;
         let mut made = Made { id: labels.id.clone(), ..Made::default() };
-        let done = self.steps(&mut made, labels, image, options, deadline).await;
+        let done = self.steps(&mut made, source, labels, image, options, deadline).await;
         match done {
             Ok(sandbox) => {
                 if let Some(draft) = made.draft.take() {
@@ -260,6 +302,7 @@ impl Creation {
     async fn steps(
         &self,
         made: &mut Made,
+        source: Source,
         mut labels: Labels,
         image: &Image,
         options: &DockerOptions,
@@ -287,8 +330,13 @@ impl Creation {
                     (made.container, made.has_record) = (true, true);
                     return self.finish(made, &found, labels, deadline).await;
                 }
-                made.holder = draft.holder(&self.shared).await?;
+                if source == Source::Any {
+                    made.holder = draft.holder(&self.shared).await?;
+                }
             }
+        }
+        if source == Source::Pool {
+            return Err(SandboxError::exhausted("nothing was made ahead").into());
         }
         labels.traits.holder = made.holder.as_ref().map(|holder| holder.id.clone());
         let plan = Plan { config: &engine.config, facts, spec: &self.spec, options, image, labels: &labels, shared };
@@ -436,36 +484,4 @@ async fn said(shared: &Shared, container: &str) -> String {
     }
     text.truncate(SAID_MAX_BYTES);
     String::from_utf8_lossy(&text).trim().escape_debug().to_string()
-}
-
-/// What a creation has made so far.
-#[derive(Default)]
-struct Made {
-    id: String,
-    container: bool,
-    run_folder: Option<PathBuf>,
-    sidecars: Vec<String>,
-    holder: Option<Member>,
-    has_record: bool,
-    draft: Option<Draft>,
-}
-
-impl Made {
-    async fn take_back(&mut self, shared: &Shared) -> Result<()> {
-        let engine = &shared.engine;
-        if self.container {
-            remove_sidecars(engine, &self.id, &self.sidecars).await?;
-            remove_container(engine, &self.id).await?;
-        }
-        if let Some(holder) = &self.holder {
-            holder.remove(engine).await?;
-        }
-        if self.has_record {
-            remove_record(engine, &self.id).await?;
-        }
-        if let Some(folder) = self.run_folder.take() {
-            run_folder::remove(folder, self.id.clone()).await?;
-        }
-        Ok(())
-    }
 }

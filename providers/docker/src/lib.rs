@@ -29,6 +29,7 @@ mod kernel;
 mod labels;
 mod lifecycle;
 mod link;
+mod made;
 mod network;
 mod options;
 mod plan;

@@ -171,6 +171,8 @@ impl Agent {
             // What runs needs little of it, and gets it back.
             let is_idle = requests == seen;
             if is_idle && !is_released {
+                // The next command makes it again.
+                self.processes.rest();
                 sys::release_memory();
             }
             (seen, is_released) = (requests, is_idle);

@@ -62,9 +62,17 @@ pub(super) enum Connection {
     Pipes(pipe::Receiver, pipe::Sender),
 }
 
+/// Where clients may wait already, before anything is known about them. None where that cannot be.
+pub(super) fn bind_early(endpoint: &Endpoint) -> io::Result<Option<StdListener>> {
+    match endpoint {
+        Endpoint::ListenUnix(path) => bind(path).map(Some),
+        _ => Ok(None),
+    }
+}
+
 impl Source {
-    /// Opens the endpoint. Inherited descriptors are taken over.
-    pub(super) fn open(endpoint: &Endpoint, mut peers: Peers) -> io::Result<Self> {
+    /// Opens the endpoint, of which `bound` may be a part. Inherited descriptors are taken over.
+    pub(super) fn open(endpoint: &Endpoint, bound: Option<StdListener>, mut peers: Peers) -> io::Result<Self> {
         match endpoint {
             Endpoint::Fd(fd) => {
                 let socket = sys::take_inherited(*fd)?;
@@ -75,7 +83,7 @@ impl Source {
             }
             Endpoint::ListenUnix(path) => {
                 let own = rustix::process::geteuid().as_raw();
-                let bound = bind(path)?;
+                let bound = bound.map_or_else(|| bind(path), Ok)?;
                 if let Some(owner) = peers.uids.as_ref().and_then(|uids| uids.first()).filter(|uid| **uid != own) {
                     std::os::unix::fs::lchown(path, Some(*owner), None)?;
                 }

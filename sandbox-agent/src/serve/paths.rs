@@ -11,8 +11,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chownat, fchmod, fchown, fstat, mkdirat, openat,
-        openat2, readlinkat, renameat, statat, unlinkat,
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, chownat, fchmod, fchown, fstat,
+        mkdirat, openat, openat2, readlinkat, renameat, renameat_with, statat, unlinkat,
     },
     io::Errno,
     process::{Gid, Uid},
@@ -309,12 +309,30 @@ impl NewFile {
         }
         // After the owner: a change of owner clears bits.
         fchmod(&self.file, Mode::from_raw_mode(mode))?;
-        if let Some(temporary) = &self.temporary {
-            renameat(&self.folder, temporary.as_str(), &self.folder, self.name.as_slice())?;
+        if let Some(temporary) = self.temporary.take()
+            && let Err(errno) = put_in_place(&self.folder, temporary.as_str(), &self.name)
+        {
+            self.temporary = Some(temporary);
+            return Err(errno);
         }
-        self.temporary = None;
         Ok(())
     }
+}
+
+/// Gives a file its name, in one step.
+///
+/// A file that is there changes places with it first. Renaming over it would have file systems write the new one to the
+/// disk before (ext4's `auto_da_alloc`): what is in a sandbox is gone with the machine anyway.
+fn put_in_place(folder: &OwnedFd, temporary: &str, name: &[u8]) -> Result<(), Errno> {
+    let is_file = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| kind(&found) == FileKind::File);
+    if !is_file || renameat_with(folder, temporary, folder, name, RenameFlags::EXCHANGE).is_err() {
+        return renameat(folder, temporary, folder, name);
+    }
+    unlinkat(folder, temporary, AtFlags::empty()).or_else(|errno| {
+        // Something else came there in between: back, and as if nothing had been.
+        renameat_with(folder, temporary, folder, name, RenameFlags::EXCHANGE)?;
+        Err(errno)
+    })
 }
 
 impl Drop for NewFile {

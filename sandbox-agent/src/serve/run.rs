@@ -28,6 +28,9 @@ const WORKER_IDLE: Duration = Duration::from_millis(500);
 pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig)) -> Result<u8, String> {
     let oom_score = init::protect().map_err(|error| format!("non-dumpable memory: {error}"))?;
     let token = arguments.token.as_ref().map(read_token).transpose()?;
+    let unopened = |error: std::io::Error| format!("the endpoint could not be opened: {error}");
+    // A configuration may be long in coming: who is quick can wait where this listens.
+    let bound = connections::bind_early(&arguments.endpoint).map_err(unopened)?;
     let mut config = read_config(&arguments.config)?;
     configure(&mut config);
     let peers = Peers { uids: config.peer_uids.clone(), outside_only: config.outside_peers_only };
@@ -58,8 +61,7 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
         .build()
         .map_err(|error| format!("the runtime could not be made: {error}"))?;
     let result = runtime.block_on(async {
-        let source = Source::open(&arguments.endpoint, peers)
-            .map_err(|error| format!("the endpoint could not be opened: {error}"))?;
+        let source = Source::open(&arguments.endpoint, bound, peers).map_err(unopened)?;
         tokio::spawn(init::reap());
         tokio::spawn({
             let agent = agent.clone();

@@ -73,12 +73,12 @@ impl Draft {
             labels.id.clone_from(&member.id);
             labels.token = member.token.clone();
             labels.traits.has_record = true;
-            // First: whoever finds it from now on knows whose it is.
-            let woken = async {
-                record::write(&shared.engine, &labels).await?;
-                member.wake(&shared.engine, told).await
-            };
-            match woken.await {
+            // It gets ready while that is written down. Before both are done nobody has it: should this process die, it is
+            // swept as a member of the pool.
+            let woken =
+                futures_util::future::join(record::write(&shared.engine, &labels), member.wake(&shared.engine, told));
+            let (written, woken) = woken.await;
+            match written.and(woken) {
                 Ok(()) => return Ok(Some(Woken { labels, found: member.found, folder: member.folder })),
                 Err(error) => {
                     tracing::warn!(kind = %error.kind(), "a container of the pool cannot be used");

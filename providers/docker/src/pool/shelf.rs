@@ -1,7 +1,7 @@
 //! What is on the shelves, filling them in the background, and clearing them.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,19 +12,30 @@ use std::{
 use sandbox_core::tracing;
 
 use super::member::{Member, Recipe};
-use crate::provider::Shared;
+use crate::{
+    config::PullPolicy,
+    image::{Image, Wish},
+    provider::Shared,
+};
 
 /// Kinds of members that are kept at once; the one that was asked for longest ago goes first.
 const SHELVES_MAX: usize = 8;
 
+/// The sandbox that took a member runs its first command before the next one is made.
+const FILL_AFTER: Duration = Duration::from_millis(20);
+
 /// How long clearing waits for a member that is being made.
 const CLEAR_LIMIT: Duration = Duration::from_secs(60);
+
+/// Images that are known at once.
+const IMAGES_MAX: usize = 64;
 
 /// The pools of a provider.
 #[derive(Default)]
 pub(crate) struct Pools {
     /// The one that was used last stands last.
     shelves: Mutex<VecDeque<Shelf>>,
+    images: Mutex<HashMap<String, Image>>,
     is_closed: AtomicBool,
     /// Members are made one at a time: a sandbox that somebody waits for goes first.
     turn: tokio::sync::Mutex<()>,
@@ -39,6 +50,21 @@ struct Shelf {
 impl Pools {
     fn shelves(&self) -> MutexGuard<'_, VecDeque<Shelf>> {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an image was that sandboxes were made of. It may be another one by now.
+    pub(crate) fn known_image(&self, wish: &Wish<'_>) -> Option<Image> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner).get(&image_key(wish)?).cloned()
+    }
+
+    /// Takes note of it.
+    pub(crate) fn learn_image(&self, wish: &Wish<'_>, image: &Image) {
+        let Some(key) = image_key(wish).filter(|_| !self.shelves().is_empty()) else { return };
+        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        if images.len() >= IMAGES_MAX {
+            images.clear();
+        }
+        images.insert(key, image.clone());
     }
 
     /// A member of this kind. It is the caller's, and never comes back.
@@ -65,6 +91,7 @@ impl Pools {
         };
         let shared = shared.clone();
         tokio::spawn(async move {
+            tokio::time::sleep(FILL_AFTER).await;
             remove(&shared, evicted.map(|shelf| shelf.members).unwrap_or_default()).await;
             fill(&shared, &recipe).await;
         });
@@ -79,6 +106,11 @@ impl Pools {
         remove(shared, members).await;
         drop(turn);
     }
+}
+
+/// None where an image must be pulled each time.
+fn image_key(wish: &Wish<'_>) -> Option<String> {
+    (wish.pull != PullPolicy::Always).then(|| format!("{} {}", wish.platform.unwrap_or_default(), wish.reference))
 }
 
 async fn remove(shared: &Shared, members: Vec<Member>) {
