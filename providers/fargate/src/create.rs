@@ -16,7 +16,7 @@ use sandbox_protocol::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    aws::Task,
+    aws::{Bucket, Task},
     config::{Address, TransportKind},
     definition::Recipe,
     ending::{Ended, not_started},
@@ -124,6 +124,7 @@ impl Creation {
             TransportKind::Direct => &spec.ports[..],
             TransportKind::Ssh => &[],
         };
+        let bucket = settings.s3_bucket.as_deref().map(|name| shared.aws.bucket(name)).transpose()?;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -133,6 +134,7 @@ impl Creation {
                 key_id: keys.id().to_owned(),
                 transport: config.transport,
                 port: config.door(),
+                relay: bucket.as_ref().map(Bucket::address),
                 identity: sweep::identity(spec, &shared.run_id, ttl_s),
                 name: spec.name.clone(),
                 image: image.to_owned(),
@@ -149,7 +151,7 @@ impl Creation {
                 config,
                 settings,
                 definitions: &shared.definitions,
-                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports },
+                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports, bucket: bucket.as_ref() },
                 capacity: options.capacity.unwrap_or(config.capacity),
                 overrides: plan.overrides()?,
                 tags: labels.to_tags(&others)?,

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
-    aws::{Aws, Class, backoff, tag_list},
+    aws::{Aws, Bucket, Class, backoff, tag_list},
     config::{Architecture, FargateConfig, TransportKind},
     error::NAME,
     key::sha256,
+    scripts::{relay_script, ssh_script},
     settings::Settings,
 };
 
@@ -23,6 +24,7 @@ use crate::{
 pub(crate) const MAIN: &str = "main";
 pub(crate) const SSH: &str = "ssh";
 const AGENT: &str = "agent";
+const RELAY: &str = "s3";
 /// The volume that they share, and where.
 const VOLUME: &str = "sandbox";
 const FOLDER: &str = "/.sandbox";
@@ -50,6 +52,8 @@ pub(crate) struct Recipe<'a> {
     pub(crate) image: &'a str,
     /// Ports that are published on the task's own address.
     pub(crate) ports: &'a [u16],
+    /// By way of which large files move.
+    pub(crate) bucket: Option<&'a Bucket>,
 }
 
 impl Recipe<'_> {
@@ -59,6 +63,9 @@ impl Recipe<'_> {
         let mut containers = vec![self.agent(), self.main()];
         if config.transport == TransportKind::Ssh {
             containers.push(self.ssh());
+        }
+        if let Some(bucket) = self.bucket {
+            containers.push(self.relay(bucket));
         }
         let architecture = match config.architecture {
             Architecture::X86_64 => "X86_64",
@@ -120,6 +127,14 @@ impl Recipe<'_> {
         container
     }
 
+    /// The way to the bucket. A sandbox lives on without it.
+    fn relay(&self, bucket: &Bucket) -> Value {
+        let mut container = self.container(RELAY, &self.settings.sidecar_image, false, true);
+        container["entryPoint"] = json!(["sh", "-c"]);
+        container["command"] = json!([relay_script(bucket)]);
+        container
+    }
+
     /// The sandbox: the agent serves whatever the image's entry point is.
     fn main(&self) -> Value {
         let mut container = self.container(MAIN, self.image, true, true);
@@ -142,45 +157,6 @@ impl Recipe<'_> {
         }
         container
     }
-}
-
-/// The SSH server lets in one key: no shell, nothing listens for it, and it connects to what is in the task. Sockets alone
-/// cannot be allowed: without TCP the server refuses them, too.
-fn ssh_script(port: u16) -> String {
-    let folder = "/run/sandbox";
-    format!(
-        "set -eu
-umask 077
-mkdir -p {folder} /run/sshd /var/empty
-printf '%s\\n' \"restrict,port-forwarding ${SSH_VARIABLE}\" > {folder}/authorized_keys
-ssh-keygen -q -t ed25519 -N '' -f {folder}/host_key
-cat > {folder}/sshd_config <<'END'
-Port {port}
-ListenAddress 0.0.0.0
-HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
-StrictModes no
-AllowUsers root
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-AllowTcpForwarding local
-AllowStreamLocalForwarding local
-AllowAgentForwarding no
-X11Forwarding no
-PermitTunnel no
-PermitTTY no
-UseDNS no
-PidFile none
-LogLevel ERROR
-LoginGraceTime 30
-MaxStartups 64:30:128
-ClientAliveInterval 30
-ClientAliveCountMax 4
-END
-exec \"$(command -v sshd || echo /usr/sbin/sshd)\" -D -e -f {folder}/sshd_config
-"
-    )
 }
 
 /// The family's name: the same contents have the same one.
@@ -274,12 +250,13 @@ mod tests {
             execution_role_arn: "arn:aws:iam::1:role/exec".into(),
             task_role_arn: None,
             log_group: None,
+            s3_bucket: None,
             sidecar_image: "sidecar:1".into(),
         }
     }
 
     fn contents(config: &FargateConfig, settings: &Settings, image: &str, ports: &[u16]) -> Value {
-        Recipe { config, settings, region: "r", image, ports }.contents()
+        Recipe { config, settings, region: "r", image, ports, bucket: None }.contents()
     }
 
     #[test]
@@ -385,7 +362,7 @@ mod tests {
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -400,7 +377,7 @@ mod tests {
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -409,7 +386,7 @@ mod tests {
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));

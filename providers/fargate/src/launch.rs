@@ -283,6 +283,7 @@ mod tests {
             execution_role_arn: "r".into(),
             task_role_arn: None,
             log_group: None,
+            s3_bucket: None,
             sidecar_image: "i".into(),
         };
         let aws = Aws::new(&config, Environment::default()).unwrap();
@@ -292,7 +293,7 @@ mod tests {
             config: &config,
             settings: &settings,
             definitions: &definitions,
-            recipe: Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] },
+            recipe: Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None },
             capacity,
             overrides: json!({}),
             tags: BTreeMap::new(),

@@ -125,6 +125,10 @@ fn orchestrator(config: &FargateConfig, place: &Place) -> Vec<Value> {
         let resource = format!("parameter/{}", name.trim_start_matches('/'));
         statements.push(allow(&["ssm:GetParameter"], place.arn("ssm", &resource)));
     }
+    if let Some(bucket) = &config.s3_bucket {
+        let objects = format!("arn:{}:s3:::{bucket}/{}/*", place.partition, config.s3_prefix);
+        statements.push(allow(&["s3:PutObject", "s3:GetObject", "s3:DeleteObject"], objects));
+    }
     if let KeySource::SecretArn(arn) = &config.key {
         statements.push(allow(&["secretsmanager:GetSecretValue"], arn.as_str()));
     }
@@ -168,14 +172,18 @@ fn network(config: &FargateConfig, place: &Place) -> Value {
     if config.transport == TransportKind::Direct {
         inbound.push(json!({ "protocol": "tcp", "port": "those of specs", "from": "whoever uses their endpoints" }));
     }
+    let mut outbound = vec![json!({
+        "protocol": "tcp", "port": 443,
+        "to": "the registry of the images, and the log service; through a NAT, VPC endpoints, or assign_public_ip",
+    })];
+    if config.s3_bucket.is_some() {
+        outbound.push(json!({ "protocol": "tcp", "port": 443, "to": "the bucket; a gateway endpoint of S3 is enough" }));
+    }
     json!({
         "security_groups": config.security_groups,
         "tasks": {
             "inbound": inbound,
-            "outbound": [{
-                "protocol": "tcp", "port": 443,
-                "to": "the registry of the images, and the log service; through a NAT, VPC endpoints, or assign_public_ip",
-            }],
+            "outbound": outbound,
         },
         "orchestrator": {
             "outbound": [
@@ -230,13 +238,19 @@ mod tests {
                 "iam:PassRole",
             ]
         );
-        let code = [include_str!("aws/ecs.rs"), include_str!("aws/ec2.rs"), include_str!("aws/secrets.rs")].concat();
+        let code = [
+            include_str!("aws/ecs.rs"),
+            include_str!("aws/ec2.rs"),
+            include_str!("aws/secrets.rs"),
+            include_str!("aws/s3.rs"),
+        ]
+        .concat();
         let all = base();
         let full = of(
             json!({
                 "region": all["region"], "cluster": all["cluster"], "address": "public", "assign_public_ip": true,
                 "settings_parameter": "/boxes", "key": {"secret_arn": "arn:aws:secretsmanager:r:1:secret:k"},
-                "tags": {"a": "b"},
+                "tags": {"a": "b"}, "s3_bucket": "staging",
             }),
             &[],
         );
@@ -244,7 +258,7 @@ mod tests {
             let name = action.split_once(':').unwrap().1;
             assert!(name == "PassRole" || code.contains(&format!("\"{name}\"")), "{action} is never called");
         }
-        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue"];
+        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue", "PutObject"];
         assert!(called.iter().all(|name| actions(&full.orchestrator).iter().any(|action| action.ends_with(name))));
     }
 
@@ -275,6 +289,7 @@ mod tests {
             ("log_group", json!("/boxes")),
             ("task_role_arn", json!("arn:aws:iam::123456789012:role/task")),
             ("tags", json!({"a": "b"})),
+            ("s3_bucket", json!("staging")),
         ] {
             settings[key] = value;
         }
@@ -308,6 +323,13 @@ mod tests {
         assert_eq!(printed["execution_role"], needs.execution_role);
         assert_eq!(printed["task_role"], json!({"Version": "2012-10-17", "Statement": []}));
         assert_eq!(printed["network"], needs.network);
+    }
+
+    #[test]
+    fn of_a_bucket_only_our_own_objects_are_touched() {
+        let text = of(everything(), &[]).orchestrator.to_string();
+        assert!(text.contains(r#""Resource":"arn:aws:s3:::staging/sandbox/*""#), "{text}");
+        assert!(!text.contains("s3:List"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::{
     poller::Poller,
     sandbox::{GENERATION, Sandbox, text},
     settings::Settings,
+    staging::Staging,
     tags::Labels,
 };
 
@@ -235,13 +236,25 @@ impl SandboxProvider for FargateProvider {
     }
 
     async fn upload_file(&self, handle: &SandboxHandle, local: &Path, remote: &ByteString) -> Result<()> {
+        let sandbox = self.shared.open(handle).await?;
+        if let Some(staging) = Staging::of(&self.shared, &sandbox).await?
+            && sandbox.explained(&self.shared, staging.upload(local, remote)).await?
+        {
+            return Ok(());
+        }
         let work = async |client| AgentFiles(&client).upload_file(local, remote.clone()).await;
-        self.shared.open(handle).await?.ask(&self.shared, work).await
+        sandbox.ask(&self.shared, work).await
     }
 
     async fn download_file(&self, handle: &SandboxHandle, remote: &ByteString, local: &Path) -> Result<()> {
+        let sandbox = self.shared.open(handle).await?;
+        if let Some(staging) = Staging::of(&self.shared, &sandbox).await?
+            && sandbox.explained(&self.shared, staging.download(remote, local)).await?
+        {
+            return Ok(());
+        }
         let work = async |client| AgentFiles(&client).download_file(remote.clone(), local).await;
-        self.shared.open(handle).await?.ask(&self.shared, work).await
+        sandbox.ask(&self.shared, work).await
     }
 
     async fn status(&self, handle: &SandboxHandle) -> Result<SandboxStatus> {

@@ -4,7 +4,10 @@ use sandbox_core::{Result, SandboxError, from_json};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::{aws::Aws, config::FargateConfig};
+use crate::{
+    aws::Aws,
+    config::{FargateConfig, is_bucket},
+};
 
 /// Where and as what tasks run.
 #[derive(Clone, Debug)]
@@ -16,6 +19,7 @@ pub(crate) struct Settings {
     pub(crate) execution_role_arn: String,
     pub(crate) task_role_arn: Option<String>,
     pub(crate) log_group: Option<String>,
+    pub(crate) s3_bucket: Option<String>,
     pub(crate) sidecar_image: String,
 }
 
@@ -30,6 +34,7 @@ struct Shared {
     execution_role_arn: Option<String>,
     task_role_arn: Option<String>,
     log_group: Option<String>,
+    s3_bucket: Option<String>,
     sidecar: SharedSidecar,
 }
 
@@ -74,6 +79,7 @@ impl Settings {
                 .ok_or_else(|| missing("execution_role_arn"))?,
             task_role_arn: config.task_role_arn.clone().or(shared.task_role_arn),
             log_group: config.log_group.clone().or(shared.log_group),
+            s3_bucket: config.s3_bucket.clone().or(shared.s3_bucket),
             sidecar_image: config
                 .sidecar
                 .image
@@ -81,6 +87,9 @@ impl Settings {
                 .or(shared.sidecar.image)
                 .ok_or_else(|| missing("sidecar.image"))?,
         };
+        if let Some(bucket) = &settings.s3_bucket {
+            is_bucket("s3_bucket", bucket)?;
+        }
         match settings.subnets.is_empty() {
             true => Err(missing("subnets")),
             false => Ok(settings),

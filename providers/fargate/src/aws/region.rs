@@ -13,9 +13,13 @@ pub(crate) enum Service {
     Ssm,
     SecretsManager,
     Sts,
+    S3,
 }
 
 impl Service {
+    /// In the order of their definition.
+    pub(crate) const ALL: [Self; 6] = [Self::Ecs, Self::Ec2, Self::Ssm, Self::SecretsManager, Self::Sts, Self::S3];
+
     /// The name in host names and signatures.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -24,6 +28,7 @@ impl Service {
             Self::Ssm => "ssm",
             Self::SecretsManager => "secretsmanager",
             Self::Sts => "sts",
+            Self::S3 => "s3",
         }
     }
 
@@ -34,6 +39,7 @@ impl Service {
             Self::Ssm => "AWS_ENDPOINT_URL_SSM",
             Self::SecretsManager => "AWS_ENDPOINT_URL_SECRETS_MANAGER",
             Self::Sts => "AWS_ENDPOINT_URL_STS",
+            Self::S3 => "AWS_ENDPOINT_URL_S3",
         }
     }
 
@@ -44,6 +50,7 @@ impl Service {
             Self::Ssm => endpoints.ssm.as_ref(),
             Self::SecretsManager => endpoints.secretsmanager.as_ref(),
             Self::Sts => endpoints.sts.as_ref(),
+            Self::S3 => endpoints.s3.as_ref(),
         }
     }
 }
@@ -65,16 +72,29 @@ pub(crate) fn region(config: &FargateConfig, environment: &Environment, profile:
     }
 }
 
-/// The base URL of a service, without a slash at its end.
-pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+/// The base URL that somebody says a service has, without a slash at its end.
+fn named_endpoint(service: Service, config: &FargateConfig, environment: &Environment) -> Option<String> {
     let named = service
         .configured(&config.endpoints)
         .or(config.endpoint_url.as_ref())
         .map(String::as_str)
         .or_else(|| environment.first(&[service.variable(), "AWS_ENDPOINT_URL"]));
-    match named {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => format!("https://{}.{region}.{}", service.name(), suffix(region)),
+    named.map(|url| url.trim_end_matches('/').to_owned())
+}
+
+/// The base URL of a service, without a slash at its end.
+pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+    let own = || format!("https://{}.{region}.{}", service.name(), suffix(region));
+    named_endpoint(service, config, environment).unwrap_or_else(own)
+}
+
+/// The base URL of the objects of a bucket. A stand-in has them below its own address, and so has a bucket whose name is no
+/// single label of a host's.
+pub(crate) fn bucket(name: &str, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+    match named_endpoint(Service::S3, config, environment) {
+        Some(url) => format!("{url}/{name}"),
+        None if name.contains('.') => format!("https://s3.{region}.{}/{name}", suffix(region)),
+        None => format!("https://{name}.s3.{region}.{}", suffix(region)),
     }
 }
 
@@ -103,7 +123,7 @@ pub(crate) fn partition(region: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Service, endpoint, region};
+    use super::{Service, bucket, endpoint, region};
     use crate::{
         aws::{environment::Environment, profile::Profile},
         config::FargateConfig,
@@ -139,5 +159,12 @@ mod tests {
         config.endpoints.ecs = Some("http://single".into());
         assert_eq!(at("x", &config, &own), "http://single");
         assert_eq!(endpoint(Service::Sts, "x", &config, &own), "http://set");
+        for (name, config, url) in [
+            ("b", &plain, "https://b.s3.eu-central-1.amazonaws.com"),
+            ("b.c", &plain, "https://s3.eu-central-1.amazonaws.com/b.c"),
+            ("b", &config, "http://set/b"),
+        ] {
+            assert_eq!(bucket(name, "eu-central-1", config, &none), url);
+        }
     }
 }

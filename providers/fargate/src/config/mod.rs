@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 use sandbox_core::Secret;
 use serde::Deserialize;
 
+pub(crate) use self::validate::is_bucket;
+
 /// The settings of the Fargate provider. `cluster`, `subnets`, `execution_role_arn` and `sidecar.image` are needed, here
 /// or in the parameter that `settings_parameter` names; every other key has a default.
 #[derive(Clone, Debug, Deserialize)]
@@ -25,7 +27,8 @@ pub struct FargateConfig {
     /// Base URLs of single services.
     pub endpoints: ServiceEndpoints,
     /// A parameter of Systems Manager that holds, as JSON, those settings among `cluster`, `subnets`, `security_groups`,
-    /// `assign_public_ip`, `execution_role_arn`, `task_role_arn`, `log_group` and `sidecar.image` that are not given here.
+    /// `assign_public_ip`, `execution_role_arn`, `task_role_arn`, `log_group`, `s3_bucket` and `sidecar.image` that are not
+    /// given here.
     pub settings_parameter: Option<String>,
     /// The cluster's name or ARN.
     pub cluster: Option<String>,
@@ -65,6 +68,12 @@ pub struct FargateConfig {
     pub tags: BTreeMap<String, String>,
     /// A log group for what the containers write. Default: nothing is kept.
     pub log_group: Option<String>,
+    /// A bucket by way of which large files move. Default: none, and they go over the connection as all others.
+    pub s3_bucket: Option<String>,
+    /// What the names of our objects in it begin with: 1 to 200 of `a-z A-Z 0-9 . _ - /`. Default `sandbox`.
+    pub s3_prefix: String,
+    /// Files of so many bytes and more go by way of the bucket; at least 1. Default 67108864 (64 MiB).
+    pub s3_threshold_bytes: u64,
     /// A secret of Secrets Manager with the login for the registry of images. Default: none.
     pub image_pull_secret_arn: Option<String>,
     /// How the agent is reached: `ssh` (default) through the sidecar, or `direct` by the task's address.
@@ -106,6 +115,8 @@ pub struct ServiceEndpoints {
     pub secretsmanager: Option<String>,
     /// The token service, for web identities.
     pub sts: Option<String>,
+    /// The store of objects, for `s3_bucket`; its buckets are below this URL.
+    pub s3: Option<String>,
 }
 
 /// By which address tasks are reached.
@@ -217,6 +228,9 @@ impl Default for FargateConfig {
             started_by: "sandbox".to_owned(),
             tags: BTreeMap::new(),
             log_group: None,
+            s3_bucket: None,
+            s3_prefix: "sandbox".to_owned(),
+            s3_threshold_bytes: 64 << 20,
             image_pull_secret_arn: None,
             transport: TransportKind::default(),
             agent_port: 52223,

@@ -40,6 +40,16 @@ impl FargateConfig {
         }
         is_word("family_prefix", &self.family_prefix, 64, "-_")?;
         is_word("started_by", &self.started_by, 36, "-_/")?;
+        is_word("s3_prefix", &self.s3_prefix, 200, "._-/")?;
+        if self.s3_prefix.starts_with('/') || self.s3_prefix.ends_with('/') || self.s3_prefix.contains("..") {
+            return invalid("s3_prefix", "must not begin or end with a slash, nor have two dots in it".to_owned());
+        }
+        if self.s3_threshold_bytes == 0 {
+            return invalid("s3_threshold_bytes", "must be at least 1".to_owned());
+        }
+        if let Some(bucket) = &self.s3_bucket {
+            is_bucket("s3_bucket", bucket)?;
+        }
         if let Some(region) = &self.region {
             is_word("region", region, 32, "-")?;
         }
@@ -70,6 +80,7 @@ impl FargateConfig {
             ("endpoints.ssm", &endpoints.ssm),
             ("endpoints.secretsmanager", &endpoints.secretsmanager),
             ("endpoints.sts", &endpoints.sts),
+            ("endpoints.s3", &endpoints.s3),
         ] {
             if let Some(url) = url {
                 check_url(field, url)?;
@@ -99,6 +110,20 @@ fn is_word(field: &str, text: &str, longest: usize, others: &str) -> Result<()> 
     }
     let others: Vec<_> = others.chars().map(String::from).collect();
     Err(SandboxError::invalid_input(field, format!("must be 1 to {longest} of a-z A-Z 0-9 {}", others.join(" "))))
+}
+
+/// Checks the name of a bucket.
+///
+/// # Errors
+/// `InvalidInput`, naming the field.
+pub(crate) fn is_bucket(field: &str, name: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_name = (3..=63).contains(&name.len()) && name.chars().all(fits) && !name.contains("..");
+    match is_name && is_end(name.chars().next()) && is_end(name.chars().last()) {
+        true => Ok(()),
+        false => Err(SandboxError::invalid_input(field, "must be 3 to 63 of a-z 0-9 . - as a bucket is named")),
+    }
 }
 
 /// Checks a base URL of a service.
@@ -138,6 +163,11 @@ mod tests {
             (json!({"subnets": vec!["s"; 17]}), "subnets"),
             (json!({"security_groups": vec!["s"; 6]}), "security_groups"),
             (json!({"family_prefix": "a b"}), "family_prefix"),
+            (json!({"s3_bucket": "Not_A_Bucket"}), "s3_bucket"),
+            (json!({"s3_bucket": "evil.example/"}), "s3_bucket"),
+            (json!({"s3_prefix": "a/../b"}), "s3_prefix"),
+            (json!({"s3_prefix": "a?b"}), "s3_prefix"),
+            (json!({"s3_threshold_bytes": 0}), "s3_threshold_bytes"),
             (json!({"started_by": "x".repeat(37)}), "started_by"),
             (json!({"address": "public", "assign_public_ip": false}), "address"),
             (json!({"sidecar": {"agent_path": "/a b"}}), "sidecar.agent_path"),

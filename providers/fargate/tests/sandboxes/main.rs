@@ -1,5 +1,6 @@
 //! Sandboxes of the double, beyond what the contract says: connections that break under commands, rights, keys, addresses.
 
 mod broken_lines;
+mod large_files;
 mod rights;
 mod support;

@@ -36,6 +36,10 @@ impl Call {
         // Credential=KEY/DATE/REGION/SERVICE/aws4_request
         let scope = text("authorization").split("Credential=").nth(1).unwrap_or_default();
         let service = scope.split('/').nth(3).unwrap_or_default().to_owned();
+        if let Some(operation) = of_object(parts) {
+            let request = json!({ "path": parts.uri.path() });
+            return Self { service: "s3".to_owned(), operation: operation.to_owned(), request };
+        }
         if let Some((_, operation)) = text("x-amz-target").rsplit_once('.') {
             let request = serde_json::from_slice(body).unwrap_or_default();
             return Self { service, operation: operation.to_owned(), request };
@@ -67,6 +71,17 @@ impl Call {
             _ => return refusal.into_response(),
         };
         (status, [(header::CONTENT_TYPE, "text/xml")], text).into_response()
+    }
+}
+
+/// What is done with an object of S3, by whoever the query allows it.
+fn of_object(parts: &Parts) -> Option<&'static str> {
+    let is_signed = parts.uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
+    match parts.method.as_str() {
+        "PUT" if is_signed => Some("PutObject"),
+        "GET" if is_signed => Some("GetObject"),
+        "DELETE" if is_signed => Some("DeleteObject"),
+        _ => None,
     }
 }
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 /// An image of busybox: a shell and the common programs, the users `root` and `user`.
 pub const BASE_IMAGE: &str = "sandbox-test/busybox:1";
 
-/// The same with `sshd`, `ssh-keygen` and the agent at `/opt/sandbox/sandbox-agent`.
+/// The same with `sshd`, `ssh-keygen`, `socat` and the agent at `/opt/sandbox/sandbox-agent`.
 pub const SIDECAR_IMAGE: &str = "sandbox-test/sidecar:1";
 
 /// Where the sidecar's image has the agent.
@@ -95,7 +95,8 @@ fn sidecar(root: &Path) -> Result<()> {
     fs::write(root.join("etc/group"), group + "sshd:x:74:\n")?;
     fs::write(root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")?;
     let mut files = BTreeSet::new();
-    for (program, package) in [("sshd", "openssh-server"), ("ssh-keygen", "openssh-client")] {
+    let programs = [("sshd", "openssh-server"), ("ssh-keygen", "openssh-client"), ("socat", "socat")];
+    for (program, package) in programs {
         let found = find(program, package)?;
         let folder = if program == "sshd" { "usr/sbin" } else { "usr/bin" };
         place(&found, &root.join(folder).join(program))?;
