@@ -31,8 +31,8 @@ pub(crate) const RELAY_SOCKET: &str = "/.sandbox/s3.sock";
 /// How often the agent tries; the relay may be a moment later than the agent.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long after a transfer was broken off its object is removed: what was under way may still get there.
-const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+/// How long after a transfer was given up its object is removed, and once more: what was under way may still get there.
+const REMOVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(28)];
 
 /// The bucket of one sandbox.
 pub(crate) struct Staging<'a> {
@@ -182,8 +182,10 @@ impl Drop for Staged {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (shared, object) = (self.shared.clone(), self.object.clone());
         runtime.spawn(async move {
-            tokio::time::sleep(SETTLES_WITHIN).await;
-            remove(&shared, &object).await;
+            for wait in REMOVED_AFTER {
+                tokio::time::sleep(wait).await;
+                remove(&shared, &object).await;
+            }
         });
     }
 }
