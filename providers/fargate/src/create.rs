@@ -29,7 +29,7 @@ use crate::{
     provider::Shared,
     sandbox::Sandbox,
     size::Size,
-    sweep,
+    storage, sweep,
     tags::Labels,
 };
 
@@ -111,6 +111,7 @@ impl Creation {
         let (shared, spec) = (&self.shared, &self.spec);
         let config = &shared.config;
         let options = FargateOptions::of(spec)?;
+        let mounts = storage::mounts(spec, &options, config)?;
         let size = Size::of(&spec.resources, config.cpu, config.memory_mib)?;
         let Some(image) = spec.image.as_deref() else {
             return Err(SandboxError::invalid_input("image", "a fargate sandbox needs an image"));
@@ -118,6 +119,7 @@ impl Creation {
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
         let deadline = Instant::now() + limit;
         let settings = self.caller.step(deadline, shared.settings(deadline)).await?;
+        storage::check_role(&mounts, settings)?;
         let keys = self.caller.step(deadline, shared.keys(deadline)).await?;
         let ttl_s = spec.ttl_s.or(config.ttl_s);
         let ports = match config.transport {
@@ -151,7 +153,7 @@ impl Creation {
                 config,
                 settings,
                 definitions: &shared.definitions,
-                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports, bucket: bucket.as_ref() },
+                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports, bucket: bucket.as_ref(), mounts: &mounts },
                 capacity: options.capacity.unwrap_or(config.capacity),
                 overrides: plan.overrides()?,
                 tags: labels.to_tags(&others)?,

@@ -18,6 +18,7 @@ use crate::{
     key::sha256,
     scripts::{relay_script, ssh_script},
     settings::Settings,
+    storage::{self, Mount},
 };
 
 /// The containers.
@@ -27,7 +28,7 @@ const AGENT: &str = "agent";
 const RELAY: &str = "s3";
 /// The volume that they share, and where.
 const VOLUME: &str = "sandbox";
-const FOLDER: &str = "/.sandbox";
+pub(crate) const FOLDER: &str = "/.sandbox";
 /// The agent's socket in it.
 pub(crate) const SOCKET: &str = "/.sandbox/agent.sock";
 
@@ -54,6 +55,8 @@ pub(crate) struct Recipe<'a> {
     pub(crate) ports: &'a [u16],
     /// By way of which large files move.
     pub(crate) bucket: Option<&'a Bucket>,
+    /// File systems that the sandbox sees.
+    pub(crate) mounts: &'a [Mount],
 }
 
 impl Recipe<'_> {
@@ -71,6 +74,8 @@ impl Recipe<'_> {
             Architecture::X86_64 => "X86_64",
             Architecture::Aarch64 => "ARM64",
         };
+        let mut volumes = vec![json!({ "name": VOLUME })];
+        volumes.extend(storage::volumes(self.mounts));
         let mut contents = json!({
             "requiresCompatibilities": ["FARGATE"],
             "networkMode": "awsvpc",
@@ -78,7 +83,7 @@ impl Recipe<'_> {
             "memory": MEMORY,
             "runtimePlatform": { "operatingSystemFamily": "LINUX", "cpuArchitecture": architecture },
             "executionRoleArn": settings.execution_role_arn,
-            "volumes": [{ "name": VOLUME }],
+            "volumes": volumes,
             "containerDefinitions": containers,
         });
         if let Some(role) = &settings.task_role_arn {
@@ -138,6 +143,9 @@ impl Recipe<'_> {
     /// The sandbox: the agent serves whatever the image's entry point is.
     fn main(&self) -> Value {
         let mut container = self.container(MAIN, self.image, true, true);
+        if let Some(points) = container["mountPoints"].as_array_mut() {
+            points.extend(storage::mount_points(self.mounts));
+        }
         let config = self.config;
         let door = format!("0.0.0.0:{}", config.agent_port);
         let listen = match config.transport {
@@ -256,7 +264,7 @@ mod tests {
     }
 
     fn contents(config: &FargateConfig, settings: &Settings, image: &str, ports: &[u16]) -> Value {
-        Recipe { config, settings, region: "r", image, ports, bucket: None }.contents()
+        Recipe { config, settings, region: "r", image, ports, bucket: None, mounts: &[] }.contents()
     }
 
     #[test]
@@ -362,7 +370,7 @@ mod tests {
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -377,7 +385,7 @@ mod tests {
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -386,7 +394,7 @@ mod tests {
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None };
+        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));

@@ -293,7 +293,7 @@ mod tests {
             config: &config,
             settings: &settings,
             definitions: &definitions,
-            recipe: Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None },
+            recipe: Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] },
             capacity,
             overrides: json!({}),
             tags: BTreeMap::new(),

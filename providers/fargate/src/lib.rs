@@ -36,13 +36,14 @@ mod sessions;
 mod settings;
 mod size;
 mod staging;
+mod storage;
 mod sweep;
 mod tags;
 mod time;
 mod transport;
 
 pub use config::{
-    Address, Architecture, Capacity, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
+    Address, Architecture, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
     TransportKind,
 };
 pub use policy::{Needs, needs};

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::config::Capacity;
 
 /// The names of the options.
-pub(crate) const OPTIONS: [&str; 2] = ["capacity", "tags"];
+pub(crate) const OPTIONS: [&str; 3] = ["capacity", "shared_volumes", "tags"];
 
 /// Options of this provider. Every key has a default; an unknown one is refused.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -14,8 +14,24 @@ pub(crate) const OPTIONS: [&str; 2] = ["capacity", "tags"];
 pub(crate) struct FargateOptions {
     /// As the setting of this name.
     pub(crate) capacity: Option<Capacity>,
+    /// Parts of the shared storage.
+    pub(crate) shared_volumes: Vec<SharedVolume>,
     /// Further tags of the task, for bills.
     pub(crate) tags: std::collections::BTreeMap<String, String>,
+}
+
+/// A part of the shared storage, and where it is seen.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SharedVolume {
+    /// A path below the storage. Default: all of it.
+    #[serde(default)]
+    pub(crate) source: Option<String>,
+    /// An absolute path inside.
+    pub(crate) target: String,
+    /// Whether it can only be read.
+    #[serde(default)]
+    pub(crate) read_only: bool,
 }
 
 impl FargateOptions {

@@ -18,7 +18,7 @@ pub struct Needs {
     pub orchestrator: Value,
     /// The policy of the role with which AWS pulls images and writes logs.
     pub execution_role: Value,
-    /// The policy of the sandboxed code: none of its statements allows anything.
+    /// The policy of the sandboxed code: nothing, but for file systems that ask for its rights.
     pub task_role: Value,
     /// Which ports must be open, and to whom.
     pub network: Value,
@@ -49,7 +49,7 @@ pub fn needs(config: &FargateConfig, images: &[String]) -> Result<Needs> {
     Ok(Needs {
         orchestrator: policy(orchestrator(config, &place)),
         execution_role: policy(execution_role(config, &place, &all_images)),
-        task_role: policy(Vec::new()),
+        task_role: policy(task_role(config, &place)),
         network: network(config, &place),
     })
 }
@@ -154,6 +154,27 @@ fn execution_role(config: &FargateConfig, place: &Place, images: &[&str]) -> Vec
     statements
 }
 
+/// The file systems whose setting `iam` is on.
+fn task_role(config: &FargateConfig, place: &Place) -> Vec<Value> {
+    let systems = config.volumes.values().chain(&config.shared_storage).filter(|system| system.iam);
+    let mut statements: Vec<Value> = systems
+        .map(|system| {
+            let actions = ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"];
+            let resource = place.arn("elasticfilesystem", &format!("file-system/{}", system.file_system_id));
+            match &system.access_point_id {
+                None => allow(&actions, resource),
+                Some(point) => {
+                    let point = place.arn("elasticfilesystem", &format!("access-point/{point}"));
+                    let condition = json!({ "StringEquals": { "elasticfilesystem:AccessPointArn": point } });
+                    allow_if(&actions, resource, condition)
+                }
+            }
+        })
+        .collect();
+    statements.dedup();
+    statements
+}
+
 /// The ARN of the repository of an image, where it is one of AWS's own registry.
 fn repository(image: &str, partition: &str) -> Option<String> {
     let (host, path) = image.split_once('/')?;
@@ -176,6 +197,9 @@ fn network(config: &FargateConfig, place: &Place) -> Value {
         "protocol": "tcp", "port": 443,
         "to": "the registry of the images, and the log service; through a NAT, VPC endpoints, or assign_public_ip",
     })];
+    if config.shared_storage.is_some() || !config.volumes.is_empty() {
+        outbound.push(json!({ "protocol": "tcp", "port": 2049, "to": "the mount targets of the file systems" }));
+    }
     if config.s3_bucket.is_some() {
         outbound.push(json!({ "protocol": "tcp", "port": 443, "to": "the bucket; a gateway endpoint of S3 is enough" }));
     }
@@ -336,6 +360,16 @@ mod tests {
     fn the_sandboxed_code_may_do_nothing() {
         assert_eq!(of(base(), &[]).task_role["Statement"], json!([]));
         assert_eq!(of(everything(), &[]).task_role["Statement"], json!([]));
+        let mut storage = everything();
+        storage["shared_storage"] = json!({"file_system_id": "fs-1", "access_point_id": "fsap-2", "iam": true});
+        storage["volumes"] = json!({"plain": {"file_system_id": "fs-3"}});
+        let policy = of(storage, &[]).task_role;
+        let statements = policy["Statement"].as_array().unwrap();
+        assert_eq!(statements.len(), 1, "a file system asks for rights only where it is told to: {policy}");
+        let arn = "arn:aws:elasticfilesystem:eu-central-1:123456789012";
+        assert_eq!(statements[0]["Resource"], format!("{arn}:file-system/fs-1"));
+        let point = &statements[0]["Condition"]["StringEquals"]["elasticfilesystem:AccessPointArn"];
+        assert_eq!(*point, format!("{arn}:access-point/fsap-2"));
     }
 
     #[test]

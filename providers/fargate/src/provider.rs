@@ -11,7 +11,7 @@ use sandbox_agent_client::AgentFiles;
 use sandbox_core::{
     BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
     PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
-    SandboxSpec, SandboxStatus, async_trait, tracing,
+    SandboxSpec, SandboxStatus, SharedStorage, async_trait, tracing,
 };
 use tokio::{
     sync::{OnceCell, Semaphore},
@@ -321,6 +321,10 @@ impl SandboxProvider for FargateProvider {
 
     fn as_pty_attach(&self) -> Option<&dyn PtyAttach> {
         Some(self)
+    }
+
+    fn as_shared_storage(&self) -> Option<&dyn SharedStorage> {
+        self.shared.config.shared_storage.as_ref().map(|_| self as _)
     }
 
     fn as_renew(&self) -> Option<&dyn Renew> {

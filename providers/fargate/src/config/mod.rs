@@ -1,5 +1,6 @@
 //! The settings.
 
+mod efs;
 mod validate;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -7,6 +8,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use sandbox_core::Secret;
 use serde::Deserialize;
 
+pub use self::efs::EfsConfig;
 pub(crate) use self::validate::is_bucket;
 
 /// The settings of the Fargate provider. `cluster`, `subnets`, `execution_role_arn` and `sidecar.image` are needed, here
@@ -74,6 +76,10 @@ pub struct FargateConfig {
     pub s3_prefix: String,
     /// Files of so many bytes and more go by way of the bucket; at least 1. Default 67108864 (64 MiB).
     pub s3_threshold_bytes: u64,
+    /// A file system of EFS of which sandboxes share parts. Default: none.
+    pub shared_storage: Option<EfsConfig>,
+    /// File systems of EFS by the names of volumes in specs. Default: none.
+    pub volumes: BTreeMap<String, EfsConfig>,
     /// A secret of Secrets Manager with the login for the registry of images. Default: none.
     pub image_pull_secret_arn: Option<String>,
     /// How the agent is reached: `ssh` (default) through the sidecar, or `direct` by the task's address.
@@ -231,6 +237,8 @@ impl Default for FargateConfig {
             s3_bucket: None,
             s3_prefix: "sandbox".to_owned(),
             s3_threshold_bytes: 64 << 20,
+            shared_storage: None,
+            volumes: BTreeMap::new(),
             image_pull_secret_arn: None,
             transport: TransportKind::default(),
             agent_port: 52223,

@@ -47,6 +47,17 @@ impl FargateConfig {
         if self.s3_threshold_bytes == 0 {
             return invalid("s3_threshold_bytes", "must be at least 1".to_owned());
         }
+        for (name, system) in &self.volumes {
+            is_word(&format!("volumes.{name}"), name, 63, "-_.")?;
+            system.check(&format!("volumes.{name}"))?;
+        }
+        if let Some(storage) = &self.shared_storage {
+            storage.check("shared_storage")?;
+        }
+        let mounts_nothing = matches!(self.platform_version.as_str(), "1.0.0" | "1.1.0" | "1.2.0" | "1.3.0");
+        if mounts_nothing && (self.shared_storage.is_some() || !self.volumes.is_empty()) {
+            return invalid("platform_version", "must be 1.4.0 or LATEST for file systems of EFS".to_owned());
+        }
         if let Some(bucket) = &self.s3_bucket {
             is_bucket("s3_bucket", bucket)?;
         }
@@ -168,6 +179,17 @@ mod tests {
             (json!({"s3_prefix": "a/../b"}), "s3_prefix"),
             (json!({"s3_prefix": "a?b"}), "s3_prefix"),
             (json!({"s3_threshold_bytes": 0}), "s3_threshold_bytes"),
+            (json!({"shared_storage": {"file_system_id": "x"}}), "shared_storage.file_system_id"),
+            (json!({"shared_storage": {"file_system_id": "fs-1", "root_directory": "x"}}), "shared_storage.root_directory"),
+            (
+                json!({"shared_storage": {"file_system_id": "fs-1", "access_point_id": "fsap-1", "root_directory": "/x"}}),
+                "shared_storage.root_directory",
+            ),
+            (json!({"volumes": {"a": {"file_system_id": "fs-1", "access_point_id": "1"}}}), "volumes.a.access_point_id"),
+            (
+                json!({"platform_version": "1.3.0", "volumes": {"a": {"file_system_id": "fs-1"}}}),
+                "platform_version",
+            ),
             (json!({"started_by": "x".repeat(37)}), "started_by"),
             (json!({"address": "public", "assign_public_ip": false}), "address"),
             (json!({"sidecar": {"agent_path": "/a b"}}), "sidecar.agent_path"),

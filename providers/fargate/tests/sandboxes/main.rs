@@ -3,4 +3,5 @@
 mod broken_lines;
 mod large_files;
 mod rights;
+mod storage;
 mod support;

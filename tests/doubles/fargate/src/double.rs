@@ -194,6 +194,7 @@ impl Double {
             "address": "private",
             "execution_role_arn": account.role("execution"),
             "sidecar": { "image": SIDECAR_IMAGE, "agent_path": image::AGENT_PATH },
+            "shared_storage": { "file_system_id": "fs-0d0b1e", "root_directory": "/shared" },
             "key": { "file": self.world.folder.join("key") },
         })
     }
