@@ -19,6 +19,7 @@ mod endpoint;
 mod error;
 mod exec;
 mod files;
+mod forwarding;
 mod info;
 mod jobs;
 mod key;

@@ -1,6 +1,7 @@
 //! Sandboxes of the double, beyond what the contract says: connections that break under commands, rights, keys, addresses.
 
 mod broken_lines;
+mod forwarding;
 mod large_files;
 mod rights;
 mod storage;
