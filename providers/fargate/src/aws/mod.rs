@@ -171,8 +171,7 @@ impl Aws {
         let account = account.or_else(|| Some(config.credentials.as_ref()?.access_key_id.clone()));
         let account = account.unwrap_or_else(|| profile.name.clone());
         let budget = Budget::of(&format!("{account}@{}", endpoints[Service::Ecs as usize]), &region);
-        let sts = endpoints[Service::Sts as usize].clone();
-        let chain = Chain::new(config, environment.clone(), profile, http.clone(), sts);
+        let chain = Chain::new(config, environment.clone(), profile, http.clone(), &region);
         Ok(Self { region, http, environment, endpoints, config: config.clone(), chain, budget })
     }
 

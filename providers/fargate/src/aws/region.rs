@@ -14,13 +14,33 @@ pub(crate) enum Service {
     SecretsManager,
     Sts,
     S3,
+    Sso,
+    SsoOidc,
 }
 
 impl Service {
     /// In the order of their definition.
-    pub(crate) const ALL: [Self; 6] = [Self::Ecs, Self::Ec2, Self::Ssm, Self::SecretsManager, Self::Sts, Self::S3];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Ecs,
+        Self::Ec2,
+        Self::Ssm,
+        Self::SecretsManager,
+        Self::Sts,
+        Self::S3,
+        Self::Sso,
+        Self::SsoOidc,
+    ];
 
-    /// The name in host names and signatures.
+    /// The first part of host names.
+    const fn host(self) -> &'static str {
+        match self {
+            Self::Sso => "portal.sso",
+            Self::SsoOidc => "oidc",
+            other => other.name(),
+        }
+    }
+
+    /// The name in signatures.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ecs => "ecs",
@@ -29,6 +49,8 @@ impl Service {
             Self::SecretsManager => "secretsmanager",
             Self::Sts => "sts",
             Self::S3 => "s3",
+            Self::Sso => "awsssoportal",
+            Self::SsoOidc => "sso-oauth",
         }
     }
 
@@ -40,6 +62,8 @@ impl Service {
             Self::SecretsManager => "AWS_ENDPOINT_URL_SECRETS_MANAGER",
             Self::Sts => "AWS_ENDPOINT_URL_STS",
             Self::S3 => "AWS_ENDPOINT_URL_S3",
+            Self::Sso => "AWS_ENDPOINT_URL_SSO",
+            Self::SsoOidc => "AWS_ENDPOINT_URL_SSO_OIDC",
         }
     }
 
@@ -51,6 +75,8 @@ impl Service {
             Self::SecretsManager => endpoints.secretsmanager.as_ref(),
             Self::Sts => endpoints.sts.as_ref(),
             Self::S3 => endpoints.s3.as_ref(),
+            Self::Sso => endpoints.sso.as_ref(),
+            Self::SsoOidc => endpoints.sso_oidc.as_ref(),
         }
     }
 }
@@ -65,11 +91,15 @@ pub(crate) fn region(config: &FargateConfig, environment: &Environment, profile:
         SandboxError::invalid_input("region", "is not set")
             .with_help("set region, AWS_REGION, or region in the profile")
     })?;
-    let is_name = region.len() <= 32 && region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    match is_name {
+    match is_region(region) {
         true => Ok(region.to_owned()),
         false => Err(SandboxError::invalid_input("region", "must be letters, digits and -, such as eu-central-1")),
     }
+}
+
+/// Whether it can stand in the name of a host.
+pub(crate) fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 32 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 /// The base URL that somebody says a service has, without a slash at its end.
@@ -84,7 +114,7 @@ fn named_endpoint(service: Service, config: &FargateConfig, environment: &Enviro
 
 /// The base URL of a service, without a slash at its end.
 pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
-    let own = || format!("https://{}.{region}.{}", service.name(), suffix(region));
+    let own = || format!("https://{}.{region}.{}", service.host(), suffix(region));
     named_endpoint(service, config, environment).unwrap_or_else(own)
 }
 

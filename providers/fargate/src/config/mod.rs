@@ -119,10 +119,14 @@ pub struct ServiceEndpoints {
     pub ssm: Option<String>,
     /// Secrets Manager, for `key.secret_arn`.
     pub secretsmanager: Option<String>,
-    /// The token service, for web identities.
+    /// The token service, for web identities and roles to assume.
     pub sts: Option<String>,
     /// The store of objects, for `s3_bucket`; its buckets are below this URL.
     pub s3: Option<String>,
+    /// The sign-on service's portal, for profiles that sign on.
+    pub sso: Option<String>,
+    /// Its token service.
+    pub sso_oidc: Option<String>,
 }
 
 /// By which address tasks are reached.

@@ -92,6 +92,8 @@ impl FargateConfig {
             ("endpoints.secretsmanager", &endpoints.secretsmanager),
             ("endpoints.sts", &endpoints.sts),
             ("endpoints.s3", &endpoints.s3),
+            ("endpoints.sso", &endpoints.sso),
+            ("endpoints.sso_oidc", &endpoints.sso_oidc),
         ] {
             if let Some(url) = url {
                 check_url(field, url)?;
