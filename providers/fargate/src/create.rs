@@ -127,6 +127,12 @@ impl Creation {
             TransportKind::Ssh => &[],
         };
         let bucket = settings.s3_bucket.as_deref().map(|name| shared.aws.bucket(name)).transpose()?;
+        let fetched = match &bucket {
+            Some(bucket) if settings.sidecar_image.is_none() => {
+                Some(self.caller.step(deadline, shared.fetched(bucket)).await?)
+            }
+            _ => None,
+        };
         let mut tries = 0;
         loop {
             tries += 1;
@@ -136,7 +142,7 @@ impl Creation {
                 key_id: keys.id().to_owned(),
                 transport: config.transport,
                 port: config.door(),
-                relay: bucket.as_ref().map(Bucket::address),
+                relay: bucket.as_ref().filter(|_| fetched.is_none()).map(Bucket::address),
                 identity: sweep::identity(spec, &shared.run_id, ttl_s),
                 name: spec.name.clone(),
                 image: image.to_owned(),
@@ -145,7 +151,12 @@ impl Creation {
             };
             // Its time begins when it is ready; one that never gets there ends all the same.
             let ends_within_s = ttl_s.map(|ttl_s| (ttl_s + limit.as_secs_f64()).min(TTL_MAX_S));
-            let plan = Plan { config, spec, keys, incarnation: &labels.incarnation, size, ttl_s: ends_within_s };
+            let fetches = match fetched {
+                Some(found) => Some((self.caller.step(deadline, found.url(&shared.aws)).await?, found.sha256.as_str())),
+                None => None,
+            };
+            let incarnation = &labels.incarnation;
+            let plan = Plan { config, spec, keys, incarnation, size, ttl_s: ends_within_s, fetches };
             let mut others: BTreeMap<_, _> = config.tags.clone();
             others.extend(options.tags.clone());
             let order = Order {
@@ -311,7 +322,7 @@ impl Starting<'_> {
             kind => kind,
         };
         let text = format!("the agent of the task is not reached at {at}: {}", error.message());
-        let help = "do the security groups let this machine in, and is the sidecar's image as the README says?";
+        let help = "do the security groups let this machine in, and is the sidecar's image, if there is one, as the README says?";
         SandboxError::new(kind, text).with_source(error).with_help(help).into()
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     config::{Architecture, FargateConfig, TransportKind},
     error::NAME,
     key::sha256,
-    scripts::{relay_script, ssh_script},
+    scripts::{bootstrap_script, relay_script, ssh_script},
     settings::Settings,
     storage::{self, Mount},
 };
@@ -29,12 +29,17 @@ const RELAY: &str = "s3";
 /// The volume that they share, and where.
 const VOLUME: &str = "sandbox";
 pub(crate) const FOLDER: &str = "/.sandbox";
+/// The agent's file in it.
+pub(crate) const AGENT_FILE: &str = "/.sandbox/agent";
 /// The agent's socket in it.
 pub(crate) const SOCKET: &str = "/.sandbox/agent.sock";
 
 /// What the agent is told, and the hash of the token that it demands.
 pub(crate) const CONFIG_VARIABLE: &str = "SANDBOX_AGENT_CONFIG";
 pub(crate) const TOKEN_VARIABLE: &str = "SANDBOX_AGENT_TOKEN_SHA256";
+/// Where an image fetches the agent, and what it must find there.
+pub(crate) const URL_VARIABLE: &str = "SANDBOX_AGENT_URL";
+pub(crate) const SHA256_VARIABLE: &str = "SANDBOX_AGENT_SHA256";
 /// The key with which the SSH server is entered.
 pub(crate) const SSH_VARIABLE: &str = "SANDBOX_SSH_PUBLIC_KEY";
 
@@ -63,12 +68,14 @@ impl Recipe<'_> {
     /// The definition, but for its name and tags.
     fn contents(&self) -> Value {
         let (config, settings) = (self.config, self.settings);
-        let mut containers = vec![self.agent(), self.main()];
-        if config.transport == TransportKind::Ssh {
-            containers.push(self.ssh());
-        }
-        if let Some(bucket) = self.bucket {
-            containers.push(self.relay(bucket));
+        let mut containers = vec![self.main()];
+        // Without that image the sandbox's own fetches the agent.
+        if let Some(sidecar) = settings.sidecar_image.as_deref() {
+            containers.insert(0, self.agent(sidecar));
+            if config.transport == TransportKind::Ssh {
+                containers.push(self.ssh(sidecar));
+            }
+            containers.extend(self.bucket.map(|bucket| self.relay(sidecar, bucket)));
         }
         let architecture = match config.architecture {
             Architecture::X86_64 => "X86_64",
@@ -111,11 +118,11 @@ impl Recipe<'_> {
     }
 
     /// Puts the agent into the volume, and ends.
-    fn agent(&self) -> Value {
-        let mut container = self.container(AGENT, &self.settings.sidecar_image, false, true);
+    fn agent(&self, image: &str) -> Value {
+        let mut container = self.container(AGENT, image, false, true);
         let from = &self.config.sidecar.agent_path;
         let script = format!(
-            "set -eu\ncp {from} {FOLDER}/agent.new\nchmod 0755 {FOLDER}/agent.new\nmv {FOLDER}/agent.new {FOLDER}/agent\n"
+            "set -eu\ncp {from} {AGENT_FILE}.new\nchmod 0755 {AGENT_FILE}.new\nmv {AGENT_FILE}.new {AGENT_FILE}\n"
         );
         container["entryPoint"] = json!(["sh", "-c"]);
         container["command"] = json!([script]);
@@ -123,8 +130,8 @@ impl Recipe<'_> {
     }
 
     /// Starts beside the others: nothing waits for a health check, which ECS does every five seconds at best.
-    fn ssh(&self) -> Value {
-        let mut container = self.container(SSH, &self.settings.sidecar_image, true, false);
+    fn ssh(&self, image: &str) -> Value {
+        let mut container = self.container(SSH, image, true, false);
         let port = self.config.sidecar.ssh_port;
         container["entryPoint"] = json!(["sh", "-c"]);
         container["command"] = json!([ssh_script(port)]);
@@ -133,8 +140,8 @@ impl Recipe<'_> {
     }
 
     /// The way to the bucket. A sandbox lives on without it.
-    fn relay(&self, bucket: &Bucket) -> Value {
-        let mut container = self.container(RELAY, &self.settings.sidecar_image, false, true);
+    fn relay(&self, image: &str, bucket: &Bucket) -> Value {
+        let mut container = self.container(RELAY, image, false, true);
         container["entryPoint"] = json!(["sh", "-c"]);
         container["command"] = json!([relay_script(bucket)]);
         container
@@ -153,9 +160,17 @@ impl Recipe<'_> {
             TransportKind::Direct => ["--listen-tcp", &door],
         };
         let told = ["--config-env", CONFIG_VARIABLE, "--token-sha256-env", TOKEN_VARIABLE];
-        container["entryPoint"] = json!([format!("{FOLDER}/agent")]);
-        container["command"] = ["serve"].iter().chain(&listen).chain(&told).copied().collect();
-        container["dependsOn"] = json!([{ "containerName": AGENT, "condition": "SUCCESS" }]);
+        let arguments = ["serve"].iter().chain(&listen).chain(&told).copied();
+        if self.settings.sidecar_image.is_some() {
+            container["entryPoint"] = json!([AGENT_FILE]);
+            container["command"] = arguments.collect();
+            container["dependsOn"] = json!([{ "containerName": AGENT, "condition": "SUCCESS" }]);
+        } else {
+            // What follows the script are its own arguments, behind its name.
+            let script = json!([bootstrap_script(), "sandbox"]);
+            container["entryPoint"] = json!(["sh", "-c"]);
+            container["command"] = script.as_array().into_iter().flatten().cloned().chain(arguments.map(Value::from)).collect();
+        }
         if config.transport == TransportKind::Direct {
             let ports = std::iter::once(&config.agent_port).chain(self.ports);
             container["portMappings"] = ports.map(|port| json!({ "containerPort": port, "protocol": "tcp" })).collect();
@@ -259,7 +274,7 @@ mod tests {
             task_role_arn: None,
             log_group: None,
             s3_bucket: None,
-            sidecar_image: "sidecar:1".into(),
+            sidecar_image: Some("sidecar:1".into()),
         }
     }
 
@@ -315,6 +330,17 @@ mod tests {
         let ports: Vec<_> = containers[1]["portMappings"].as_array().unwrap().iter().collect();
         assert_eq!((&ports[0]["containerPort"], &ports[1]["containerPort"]), (&json!(52223), &json!(80)));
         assert_eq!(containers[1]["command"][2], "0.0.0.0:52223");
+    }
+
+    #[test]
+    fn without_a_sidecar_the_image_fetches_the_agent_and_is_the_only_container() {
+        let config = FargateConfig { transport: TransportKind::Direct, ..FargateConfig::default() };
+        let contents = contents(&config, &Settings { sidecar_image: None, ..settings() }, "a:1", &[]);
+        let containers = contents["containerDefinitions"].as_array().unwrap();
+        assert_eq!((containers.len(), &containers[0]["entryPoint"]), (1, &json!(["sh", "-c"])));
+        assert!(containers[0].get("dependsOn").is_none());
+        let command = containers[0]["command"].as_array().unwrap();
+        assert_eq!((&command[1], &command[2], &command[4]), (&json!("sandbox"), &json!("serve"), &json!("0.0.0.0:52223")));
     }
 
     fn aws(stub: &Stub) -> Aws {

@@ -284,7 +284,7 @@ mod tests {
             task_role_arn: None,
             log_group: None,
             s3_bucket: None,
-            sidecar_image: "i".into(),
+            sidecar_image: Some("i".into()),
         };
         let aws = Aws::new(&config, Environment::default()).unwrap();
         let definitions = Definitions::default();

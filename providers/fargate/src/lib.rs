@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod aws;
+mod bootstrap;
 mod config;
 mod create;
 mod definition;

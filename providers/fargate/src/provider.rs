@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use crate::{
-    aws::{Aws, Cluster, Environment, Task},
+    aws::{Aws, Bucket, Cluster, Environment, Task},
+    bootstrap::Fetched,
     config::FargateConfig,
     create::create,
     definition::Definitions,
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) run_id: String,
     settings: OnceCell<Settings>,
     keys: OnceCell<Keys>,
+    fetched: OnceCell<Fetched>,
     poller: Mutex<Option<Arc<Poller>>>,
     turns: Option<Arc<Semaphore>>,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
@@ -75,6 +77,7 @@ impl FargateProvider {
             run_id: sandbox_agent_client::random_hex(8)?,
             settings: OnceCell::new(),
             keys: OnceCell::new(),
+            fetched: OnceCell::new(),
             poller: Mutex::default(),
             turns,
             sandboxes: Mutex::default(),
@@ -107,6 +110,12 @@ impl Shared {
     pub(crate) async fn keys(&self, deadline: Instant) -> Result<&Keys> {
         let load = || Keys::load(&self.config.key, &self.aws, deadline);
         self.keys.get_or_try_init(load).await.map_err(|error| error.with_provider(NAME))
+    }
+
+    /// The agent that images fetch; put into the bucket once.
+    pub(crate) async fn fetched(&self, bucket: &Bucket) -> Result<&Fetched> {
+        let find = || Fetched::find(&self.config, &self.aws, bucket);
+        self.fetched.get_or_try_init(find).await.map_err(|error| error.with_provider(NAME))
     }
 
     /// Who asks for the tasks that start.

@@ -1,6 +1,19 @@
 //! What the containers of the sidecar's image run.
 
-use crate::{aws::Bucket, definition::SSH_VARIABLE, staging::RELAY_SOCKET};
+use crate::{
+    aws::Bucket,
+    definition::{AGENT_FILE, SHA256_VARIABLE, SSH_VARIABLE, URL_VARIABLE},
+    staging::RELAY_SOCKET,
+};
+
+/// What ends a script that could not bring the agent: the image has no program for it, …
+pub(crate) const NO_PROGRAM: i64 = 193;
+/// … it does not come, …
+pub(crate) const NOT_FETCHED: i64 = 194;
+/// … something else came, …
+pub(crate) const NOT_THE_SAME: i64 = 195;
+/// … or it cannot be put anywhere.
+pub(crate) const NOT_WRITTEN: i64 = 196;
 
 /// The SSH server lets in one key: no shell, nothing listens for it, and it connects to what is in the task. Sockets alone
 /// cannot be allowed: without TCP the server refuses them, too.
@@ -52,4 +65,26 @@ pub(crate) fn relay_script(bucket: &Bucket) -> String {
         false => format!("TCP:{address},nodelay"),
     };
     format!("exec socat -b 131072 UNIX-LISTEN:{RELAY_SOCKET},fork,unlink-early,mode=0600,backlog=64 {far}\n")
+}
+
+/// Lets an image fetch the agent, and become it with the arguments behind the script. What it was told is gone then.
+pub(crate) fn bootstrap_script() -> String {
+    format!(
+        "fail() {{ echo \"sandbox: $2\" >&2; exit \"$1\"; }}
+new={AGENT_FILE}.new
+if command -v curl >/dev/null 2>&1; then
+  curl -fsS --retry 3 --connect-timeout 10 -o $new \"${URL_VARIABLE}\" || fail {NOT_FETCHED} 'the agent does not come'
+elif command -v wget >/dev/null 2>&1; then
+  wget -q -O $new \"${URL_VARIABLE}\" || fail {NOT_FETCHED} 'the agent does not come'
+else
+  fail {NO_PROGRAM} 'there is neither curl nor wget'
+fi
+if command -v sha256sum >/dev/null 2>&1; then
+  echo \"${SHA256_VARIABLE}  $new\" | sha256sum -c - >/dev/null 2>&1 || fail {NOT_THE_SAME} 'what came is not the agent'
+fi
+chmod 0755 $new && mv $new {AGENT_FILE} || fail {NOT_WRITTEN} 'the agent cannot be written'
+unset {URL_VARIABLE} {SHA256_VARIABLE} new
+exec {AGENT_FILE} \"$@\"
+"
+    )
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     aws::Aws,
-    config::{FargateConfig, is_bucket},
+    config::{FargateConfig, TransportKind, is_bucket},
 };
 
 /// Where and as what tasks run.
@@ -20,7 +20,8 @@ pub(crate) struct Settings {
     pub(crate) task_role_arn: Option<String>,
     pub(crate) log_group: Option<String>,
     pub(crate) s3_bucket: Option<String>,
-    pub(crate) sidecar_image: String,
+    /// None: images fetch the agent by themselves.
+    pub(crate) sidecar_image: Option<String>,
 }
 
 /// What the parameter may hold.
@@ -80,15 +81,15 @@ impl Settings {
             task_role_arn: config.task_role_arn.clone().or(shared.task_role_arn),
             log_group: config.log_group.clone().or(shared.log_group),
             s3_bucket: config.s3_bucket.clone().or(shared.s3_bucket),
-            sidecar_image: config
-                .sidecar
-                .image
-                .clone()
-                .or(shared.sidecar.image)
-                .ok_or_else(|| missing("sidecar.image"))?,
+            sidecar_image: config.sidecar.image.clone().or(shared.sidecar.image),
         };
         if let Some(bucket) = &settings.s3_bucket {
             is_bucket("s3_bucket", bucket)?;
+        }
+        let fetches = config.transport == TransportKind::Direct && settings.s3_bucket.is_some();
+        if settings.sidecar_image.is_none() && !fetches {
+            let other = "set it; or, for images with curl or wget, transport = \"direct\" and s3_bucket";
+            return Err(missing("sidecar.image").with_help(other));
         }
         match settings.subnets.is_empty() {
             true => Err(missing("subnets")),
@@ -103,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::{Settings, Shared};
-    use crate::config::FargateConfig;
+    use crate::config::{FargateConfig, TransportKind};
 
     #[test]
     fn what_is_given_goes_before_the_parameter_and_what_nobody_gives_is_named() {
@@ -126,6 +127,10 @@ mod tests {
             let error = Settings::merge(&FargateConfig::default(), without).unwrap_err();
             assert_eq!(error.field(), Some(field));
         }
+        let fetching =
+            FargateConfig { transport: TransportKind::Direct, s3_bucket: Some("b-1".into()), ..FargateConfig::default() };
+        let without = Shared { sidecar: Default::default(), ..shared() };
+        assert_eq!(Settings::merge(&fetching, without).unwrap().sidecar_image, None, "images fetch the agent");
         let error = from_json::<Shared>(json!({"clusters": "x"}), "the settings parameter").unwrap_err();
         assert_eq!(error.help(), Some("did you mean \"cluster\"?"));
     }

@@ -68,6 +68,11 @@ impl Allowed {
         self.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
 
+    /// All of it.
+    pub(crate) fn url(&self) -> String {
+        self.url.as_str().to_owned()
+    }
+
     /// Path and query.
     pub(crate) fn target(&self) -> String {
         format!("{}?{}", self.url.path(), self.url.query().unwrap_or_default())
@@ -192,6 +197,22 @@ impl Aws {
         }
         sender.finish().await;
         Ok(())
+    }
+
+    /// Whether an object of this size is there. Whoever may not list a bucket is refused where it is not.
+    ///
+    /// # Errors
+    /// What S3 refuses with.
+    pub(crate) async fn has_object(&self, object: &Object, size: u64) -> Result<bool> {
+        let allowed = self.allow(&Method::HEAD, object, 0).await?;
+        match answered("HeadObject", self.http.head(allowed.url), REMOVE_LIMIT).await {
+            Ok(answer) => {
+                let length = answer.headers().get("content-length").and_then(|length| length.to_str().ok());
+                Ok(length.is_some_and(|length| length == size.to_string()))
+            }
+            Err(CallError::Failed(failure)) if matches!(failure.status, 403 | 404) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Removes an object. One that is not there is fine.

@@ -12,7 +12,8 @@ pub use self::efs::EfsConfig;
 pub(crate) use self::validate::is_bucket;
 
 /// The settings of the Fargate provider. `cluster`, `subnets`, `execution_role_arn` and `sidecar.image` are needed, here
-/// or in the parameter that `settings_parameter` names; every other key has a default.
+/// or in the parameter that `settings_parameter` names; every other key has a default. `sidecar.image` is not needed with
+/// `transport = "direct"` and `s3_bucket`: images that have `curl` or `wget` fetch the agent then.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -187,6 +188,8 @@ pub struct SidecarConfig {
     pub agent_path: String,
     /// The port of the SSH server. Default 52222.
     pub ssh_port: u16,
+    /// The agent's file on this machine, for images that fetch it. Default: the one that came with this program.
+    pub agent_file: Option<PathBuf>,
 }
 
 /// Where the secret is from which the keys of sandboxes are derived: at least 32 bytes. Whoever has it reaches every
@@ -206,7 +209,7 @@ pub enum KeySource {
 
 impl Default for SidecarConfig {
     fn default() -> Self {
-        Self { image: None, agent_path: "/opt/sandbox/sandbox-agent".to_owned(), ssh_port: 52222 }
+        Self { image: None, agent_path: "/opt/sandbox/sandbox-agent".to_owned(), ssh_port: 52222, agent_file: None }
     }
 }
 

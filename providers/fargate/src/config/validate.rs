@@ -78,6 +78,9 @@ impl FargateConfig {
             let text = "must be an absolute path of letters, digits and . _ - /".to_owned();
             return invalid("sidecar.agent_path", text);
         }
+        if self.sidecar.agent_file.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return invalid("sidecar.agent_file", "must be an absolute path".to_owned());
+        }
         if let KeySource::File(path) = &self.key
             && !path.is_absolute()
         {

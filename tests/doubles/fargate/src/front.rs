@@ -80,6 +80,7 @@ fn of_object(parts: &Parts) -> Option<&'static str> {
     match parts.method.as_str() {
         "PUT" if is_signed => Some("PutObject"),
         "GET" if is_signed => Some("GetObject"),
+        "HEAD" if is_signed => Some("HeadObject"),
         "DELETE" if is_signed => Some("DeleteObject"),
         _ => None,
     }

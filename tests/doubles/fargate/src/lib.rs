@@ -32,4 +32,4 @@ mod world;
 pub use control_plane::{Account, Key};
 pub use double::{Double, Options, TaskInfo, Timing};
 pub use fault::Fault;
-pub use image::{BASE_IMAGE, SIDECAR_IMAGE};
+pub use image::{BARE_IMAGE, BASE_IMAGE, EMPTY_IMAGE, SIDECAR_IMAGE};
