@@ -1,13 +1,14 @@
 //! The provider's side of the agent: contract calls over its protocol, and files of this host on their way in and out.
 //!
 //! Everything that a provider with our agent does the same way whatever its backend: [`AgentFiles`], terminals, ports,
-//! the expiry; finding the agent's file; whose process owns a sandbox. What comes out of a sandbox is hostile: ways
+//! the expiry; finding the agent's file; whose process owns a sandbox; what images are built from. What comes out of a sandbox is hostile: ways
 //! lead down only, links that lead out and special files are refused, and a file appears in one step when it is whole.
 
 #![forbid(unsafe_code)]
 
 mod agent_file;
 mod arrival;
+mod build_context;
 mod calls;
 mod error;
 mod files;
@@ -23,6 +24,7 @@ mod passed;
 mod unpack;
 
 pub use agent_file::find_agent;
+pub use build_context::BuildContext;
 pub use calls::{TTL_MAX_S, attach_pty, create_pty, metrics, open_port, renew};
 pub use files::{AgentFiles, READ_MAX_BYTES};
 pub use folder::random_hex;
