@@ -21,6 +21,7 @@ use crate::{
     definition::Recipe,
     ending::{Ended, not_started},
     error::{NAME, as_create},
+    images::{build_folder, mirrored},
     key::Keys,
     launch::{Made, Order},
     options::FargateOptions,
@@ -113,14 +114,13 @@ impl Creation {
         let options = FargateOptions::of(spec)?;
         let mounts = storage::mounts(spec, &options, config)?;
         let size = Size::of(&spec.resources, config.cpu, config.memory_mib)?;
-        let Some(image) = spec.image.as_deref() else {
-            return Err(SandboxError::invalid_input("image", "a fargate sandbox needs an image"));
-        };
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
         let deadline = Instant::now() + limit;
         let settings = self.caller.step(deadline, shared.settings(deadline)).await?;
         storage::check_role(&mounts, settings)?;
         let keys = self.caller.step(deadline, shared.keys(deadline)).await?;
+        // What the sandbox is of, and what AWS pulls for it.
+        let (image, pulled) = self.caller.step(deadline, self.image(&options)).await?;
         let ttl_s = spec.ttl_s.or(config.ttl_s);
         let ports = match config.transport {
             TransportKind::Direct => &spec.ports[..],
@@ -145,7 +145,7 @@ impl Creation {
                 relay: bucket.as_ref().filter(|_| fetched.is_none()).map(Bucket::address),
                 identity: sweep::identity(spec, &shared.run_id, ttl_s),
                 name: spec.name.clone(),
-                image: image.to_owned(),
+                image: image.clone(),
                 ports: spec.ports.clone(),
                 metadata: spec.metadata.clone(),
             };
@@ -164,7 +164,7 @@ impl Creation {
                 config,
                 settings,
                 definitions: &shared.definitions,
-                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports, bucket: bucket.as_ref(), mounts: &mounts },
+                recipe: Recipe { config, settings, region: &shared.aws.region, image: &pulled, ports, bucket: bucket.as_ref(), mounts: &mounts },
                 capacity: options.capacity.unwrap_or(config.capacity),
                 overrides: plan.overrides()?,
                 tags: labels.to_tags(&others)?,
@@ -184,6 +184,17 @@ impl Creation {
             }
             return Err(as_create(error));
         }
+    }
+
+    /// The image of the spec, and the one that AWS pulls: built or copied first, where that is wanted.
+    async fn image(&self, options: &FargateOptions) -> Result<(String, String)> {
+        if let Some(folder) = &options.environment_dir {
+            let built = build_folder(&self.shared, folder).await?;
+            return Ok((built.clone(), built));
+        }
+        let image = self.spec.image.as_deref();
+        let image = image.ok_or_else(|| SandboxError::invalid_input("image", "a fargate sandbox needs an image"))?;
+        Ok((image.to_owned(), mirrored(&self.shared, image).await?))
     }
 
     /// One launch, until commands run.

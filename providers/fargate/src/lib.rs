@@ -21,6 +21,7 @@ mod error;
 mod exec;
 mod files;
 mod forwarding;
+mod images;
 mod info;
 mod jobs;
 mod key;
@@ -45,7 +46,7 @@ mod time;
 mod transport;
 
 pub use config::{
-    Address, Architecture, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
+    Address, Architecture, BuildConfig, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
     TransportKind,
 };
 pub use policy::{Needs, needs};

@@ -129,15 +129,34 @@ fn orchestrator(config: &FargateConfig, place: &Place) -> Vec<Value> {
         let objects = format!("arn:{}:s3:::{bucket}/{}/*", place.partition, config.s3_prefix);
         statements.push(allow(&["s3:PutObject", "s3:GetObject", "s3:DeleteObject"], objects));
     }
+    statements.extend(images(config, place));
     if let KeySource::SecretArn(arn) = &config.key {
         statements.push(allow(&["secretsmanager:GetSecretValue"], arn.as_str()));
     }
     statements
 }
 
+/// What copying and building images needs.
+fn images(config: &FargateConfig, place: &Place) -> Vec<Value> {
+    let (Some(repository), Some(project)) = (&config.ecr_repository, &config.build.project) else { return Vec::new() };
+    let name = repository.split_once(".dkr.ecr.").and_then(|(_, rest)| rest.split_once('/'));
+    let name = name.map_or(repository.as_str(), |(_, name)| name);
+    let builds = ["codebuild:StartBuild", "codebuild:BatchGetBuilds", "codebuild:StopBuild"];
+    vec![
+        allow(&["ecr:DescribeRepositories", "ecr:DescribeImages"], place.arn("ecr", &format!("repository/{name}"))),
+        allow(&builds, place.arn("codebuild", &format!("project/{project}"))),
+        // What a build says.
+        allow(&["logs:GetLogEvents"], place.arn("logs", &format!("log-group:/aws/codebuild/{project}:log-stream:*"))),
+    ]
+}
+
 fn execution_role(config: &FargateConfig, place: &Place, images: &[&str]) -> Vec<Value> {
     let mut statements = Vec::new();
     let mut repositories: Vec<String> = images.iter().filter_map(|image| repository(image, place.partition)).collect();
+    if let Some(own) = config.ecr_repository.as_ref().filter(|_| config.build.project.is_some()) {
+        let known = repository(own, place.partition);
+        repositories.push(known.unwrap_or_else(|| place.arn("ecr", &format!("repository/{own}"))));
+    }
     repositories.sort();
     repositories.dedup();
     if !repositories.is_empty() {
@@ -267,6 +286,8 @@ mod tests {
             include_str!("aws/ec2.rs"),
             include_str!("aws/secrets.rs"),
             include_str!("aws/s3.rs"),
+            include_str!("aws/ecr.rs"),
+            include_str!("aws/codebuild.rs"),
         ]
         .concat();
         let all = base();
@@ -274,7 +295,7 @@ mod tests {
             json!({
                 "region": all["region"], "cluster": all["cluster"], "address": "public", "assign_public_ip": true,
                 "settings_parameter": "/boxes", "key": {"secret_arn": "arn:aws:secretsmanager:r:1:secret:k"},
-                "tags": {"a": "b"}, "s3_bucket": "staging",
+                "tags": {"a": "b"}, "s3_bucket": "staging", "ecr_repository": "boxes", "build": {"project": "builder"},
             }),
             &[],
         );
@@ -282,7 +303,7 @@ mod tests {
             let name = action.split_once(':').unwrap().1;
             assert!(name == "PassRole" || code.contains(&format!("\"{name}\"")), "{action} is never called");
         }
-        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue", "PutObject"];
+        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue", "PutObject", "StopBuild"];
         assert!(called.iter().all(|name| actions(&full.orchestrator).iter().any(|action| action.ends_with(name))));
     }
 
@@ -314,6 +335,8 @@ mod tests {
             ("task_role_arn", json!("arn:aws:iam::123456789012:role/task")),
             ("tags", json!({"a": "b"})),
             ("s3_bucket", json!("staging")),
+            ("ecr_repository", json!("123456789012.dkr.ecr.eu-central-1.amazonaws.com/boxes")),
+            ("build", json!({"project": "builder"})),
         ] {
             settings[key] = value;
         }
@@ -350,9 +373,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_bucket_only_our_own_objects_are_touched() {
+    fn of_a_bucket_a_registry_and_a_build_service_only_our_own_is_touched() {
         let text = of(everything(), &[]).orchestrator.to_string();
         assert!(text.contains(r#""Resource":"arn:aws:s3:::staging/sandbox/*""#), "{text}");
+        for resource in [
+            "ecr:eu-central-1:123456789012:repository/boxes\"",
+            "codebuild:eu-central-1:123456789012:project/builder\"",
+            "log-group:/aws/codebuild/builder:log-stream:*\"",
+        ] {
+            assert!(text.contains(resource), "{resource} is not in {text}");
+        }
         assert!(!text.contains("s3:List"));
     }
 

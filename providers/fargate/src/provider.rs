@@ -9,7 +9,7 @@ use std::{
 
 use sandbox_agent_client::AgentFiles;
 use sandbox_core::{
-    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
+    BackgroundServices, BuildImage, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
     PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
     SandboxSpec, SandboxStatus, SharedStorage, async_trait, tracing,
 };
@@ -27,6 +27,7 @@ use crate::{
     ending::ending,
     error::{NAME, not_found},
     exec,
+    images::Images,
     info::info,
     key::Keys,
     poller::Poller,
@@ -56,6 +57,7 @@ pub(crate) struct Shared {
     settings: OnceCell<Settings>,
     keys: OnceCell<Keys>,
     fetched: OnceCell<Fetched>,
+    pub(crate) images: Images,
     poller: Mutex<Option<Arc<Poller>>>,
     turns: Option<Arc<Semaphore>>,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
@@ -78,6 +80,7 @@ impl FargateProvider {
             settings: OnceCell::new(),
             keys: OnceCell::new(),
             fetched: OnceCell::new(),
+            images: Images::default(),
             poller: Mutex::default(),
             turns,
             sandboxes: Mutex::default(),
@@ -294,6 +297,11 @@ impl SandboxProvider for FargateProvider {
 
     fn as_background_services(&self) -> Option<&dyn BackgroundServices> {
         Some(self)
+    }
+
+    fn as_build_image(&self) -> Option<&dyn BuildImage> {
+        let config = &self.shared.config;
+        (config.ecr_repository.is_some() && config.build.project.is_some()).then_some(self as _)
     }
 
     fn as_connect(&self) -> Option<&dyn Connect> {

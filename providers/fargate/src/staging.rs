@@ -190,7 +190,8 @@ impl Drop for Staged {
     }
 }
 
-async fn remove(shared: &Shared, object: &Object) {
+/// Removes an object; what stays is told by the log.
+pub(crate) async fn remove(shared: &Shared, object: &Object) {
     if let Err(error) = shared.aws.remove_object(object).await {
         tracing::warn!(kind = %error.kind(), "an object of a transfer could not be removed");
     }

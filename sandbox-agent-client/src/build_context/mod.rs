@@ -27,7 +27,6 @@ const TEXT_MAX_BYTES: u64 = 4 << 20;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// What a build is made from, checked before anybody is asked. Files that its `.dockerignore` names are not part of it.
-#[derive(Debug)]
 pub struct BuildContext {
     folder: PathBuf,
     ignored: Ignored,

@@ -24,7 +24,9 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 from moto import settings
 from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.core.responses import ActionAuthenticatorMixin
+from moto.codebuild.models import codebuild_backends
 from moto.ec2.models import ec2_backends
+from moto.ecr.models import ecr_backends
 from moto.ecs import models as ecs
 from moto.iam.models import iam_backends
 from moto.moto_api import state_manager
@@ -151,6 +153,22 @@ def prepare():
     group = ec2.create_security_group("sandboxes", "reached by the tests", vpc_id=vpc.id)
     subnets = sorted(subnet.id for zone in ec2.subnets.values() for subnet in zone.values() if subnet.vpc_id == vpc.id)
     s3_backends[ACCOUNT]["aws"].create_bucket("sandbox-staging", REGION)
+    ecr_backends[ACCOUNT][REGION].create_repository("sandbox-images", None, None, None, "MUTABLE", [])
+    codebuild_backends[ACCOUNT][REGION].create_project(
+        project_name="sandbox-build",
+        description=None,
+        project_source={"type": "S3", "location": "sandbox-staging/none"},
+        artifacts={"type": "NO_ARTIFACTS"},
+        environment={"type": "LINUX_CONTAINER", "image": "x", "computeType": "BUILD_GENERAL1_SMALL"},
+        service_role=f"arn:aws:iam::{ACCOUNT}:role/build",
+        tags=None,
+        cache=None,
+        timeout=None,
+        queued_timeout=None,
+        source_version=None,
+        logs_config=None,
+        vpc_config=None,
+    )
     for name, value in OPTIONS["parameters"].items():
         ssm_backends[ACCOUNT][REGION].put_parameter(name, "", value, "String", "", "", False, [], "text", None, None)
     secrets = {}

@@ -3,8 +3,10 @@
 //! The SDK's own crates would cost ten times the build and twice the size of everything else here.
 
 mod budget;
+mod codebuild;
 mod credentials;
 mod ec2;
+mod ecr;
 mod ecs;
 mod environment;
 mod failure;
@@ -27,6 +29,8 @@ use tokio::time::Instant;
 use self::{budget::Budget, credentials::Chain, failure::Failure, profile::Profile, sign::Unsigned};
 pub(crate) use self::{
     budget::backoff,
+    codebuild::Build,
+    ecr::{Repository, is_in_ecr},
     ecs::{Cluster, Failed, Launch, TASKS_MAX, Task, tag_list, task_id},
     environment::Environment,
     failure::{Class, by_words, one_line},

@@ -16,11 +16,14 @@ pub(crate) enum Service {
     S3,
     Sso,
     SsoOidc,
+    Ecr,
+    CodeBuild,
+    Logs,
 }
 
 impl Service {
     /// In the order of their definition.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Ecs,
         Self::Ec2,
         Self::Ssm,
@@ -29,6 +32,9 @@ impl Service {
         Self::S3,
         Self::Sso,
         Self::SsoOidc,
+        Self::Ecr,
+        Self::CodeBuild,
+        Self::Logs,
     ];
 
     /// The first part of host names.
@@ -36,6 +42,7 @@ impl Service {
         match self {
             Self::Sso => "portal.sso",
             Self::SsoOidc => "oidc",
+            Self::Ecr => "api.ecr",
             other => other.name(),
         }
     }
@@ -51,6 +58,9 @@ impl Service {
             Self::S3 => "s3",
             Self::Sso => "awsssoportal",
             Self::SsoOidc => "sso-oauth",
+            Self::Ecr => "ecr",
+            Self::CodeBuild => "codebuild",
+            Self::Logs => "logs",
         }
     }
 
@@ -64,6 +74,9 @@ impl Service {
             Self::S3 => "AWS_ENDPOINT_URL_S3",
             Self::Sso => "AWS_ENDPOINT_URL_SSO",
             Self::SsoOidc => "AWS_ENDPOINT_URL_SSO_OIDC",
+            Self::Ecr => "AWS_ENDPOINT_URL_ECR",
+            Self::CodeBuild => "AWS_ENDPOINT_URL_CODEBUILD",
+            Self::Logs => "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS",
         }
     }
 
@@ -77,6 +90,9 @@ impl Service {
             Self::S3 => endpoints.s3.as_ref(),
             Self::Sso => endpoints.sso.as_ref(),
             Self::SsoOidc => endpoints.sso_oidc.as_ref(),
+            Self::Ecr => endpoints.ecr.as_ref(),
+            Self::CodeBuild => endpoints.codebuild.as_ref(),
+            Self::Logs => endpoints.logs.as_ref(),
         }
     }
 }

@@ -77,6 +77,13 @@ pub struct FargateConfig {
     pub s3_prefix: String,
     /// Files of so many bytes and more go by way of the bucket; at least 1. Default 67108864 (64 MiB).
     pub s3_threshold_bytes: u64,
+    /// A repository of ECR, by name or address, for images that are copied or built. Default: none.
+    pub ecr_repository: Option<String>,
+    /// Whether images of other registries are copied to `ecr_repository` first, once each: a tag that moves is not copied
+    /// again. Default false.
+    pub auto_mirror: bool,
+    /// The build service, which copies and builds images.
+    pub build: BuildConfig,
     /// A file system of EFS of which sandboxes share parts. Default: none.
     pub shared_storage: Option<EfsConfig>,
     /// File systems of EFS by the names of volumes in specs. Default: none.
@@ -91,6 +98,24 @@ pub struct FargateConfig {
     pub sidecar: SidecarConfig,
     /// The secret from which the keys of sandboxes are derived.
     pub key: KeySource,
+}
+
+/// The build service.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BuildConfig {
+    /// A project of CodeBuild, whose role may write to the repository, and whose machines have the processors of
+    /// `architecture`. Default: none, and nothing is copied or built.
+    pub project: Option<String>,
+    /// How long one build may take, in seconds, 300 to 129600. Default 3600.
+    pub timeout_s: f64,
+}
+
+impl Default for BuildConfig {
+    fn default() -> Self {
+        Self { project: None, timeout_s: 3600.0 }
+    }
 }
 
 /// Who asks, in the settings themselves.
@@ -120,6 +145,12 @@ pub struct ServiceEndpoints {
     pub ssm: Option<String>,
     /// Secrets Manager, for `key.secret_arn`.
     pub secretsmanager: Option<String>,
+    /// The registry of images, for `ecr_repository`.
+    pub ecr: Option<String>,
+    /// The build service, for `build.project`.
+    pub codebuild: Option<String>,
+    /// The log service, for what builds say.
+    pub logs: Option<String>,
     /// The token service, for web identities and roles to assume.
     pub sts: Option<String>,
     /// The store of objects, for `s3_bucket`; its buckets are below this URL.
@@ -244,6 +275,9 @@ impl Default for FargateConfig {
             s3_bucket: None,
             s3_prefix: "sandbox".to_owned(),
             s3_threshold_bytes: 64 << 20,
+            ecr_repository: None,
+            auto_mirror: false,
+            build: BuildConfig::default(),
             shared_storage: None,
             volumes: BTreeMap::new(),
             image_pull_secret_arn: None,

@@ -47,6 +47,7 @@ impl FargateConfig {
         if self.s3_threshold_bytes == 0 {
             return invalid("s3_threshold_bytes", "must be at least 1".to_owned());
         }
+        self.check_images()?;
         for (name, system) in &self.volumes {
             is_word(&format!("volumes.{name}"), name, 63, "-_.")?;
             system.check(&format!("volumes.{name}"))?;
@@ -95,6 +96,9 @@ impl FargateConfig {
             ("endpoints.secretsmanager", &endpoints.secretsmanager),
             ("endpoints.sts", &endpoints.sts),
             ("endpoints.s3", &endpoints.s3),
+            ("endpoints.ecr", &endpoints.ecr),
+            ("endpoints.codebuild", &endpoints.codebuild),
+            ("endpoints.logs", &endpoints.logs),
             ("endpoints.sso", &endpoints.sso),
             ("endpoints.sso_oidc", &endpoints.sso_oidc),
         ] {
@@ -108,6 +112,24 @@ impl FargateConfig {
             return invalid("credentials", "access_key_id and secret_access_key must not be empty".to_owned());
         }
         tags::check("tags", &self.tags)
+    }
+
+    fn check_images(&self) -> Result<()> {
+        let invalid = |field: &str, why: &str| Err(SandboxError::invalid_input(field, why));
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
+        if self.ecr_repository.as_deref().is_some_and(|name| name.is_empty() || !name.chars().all(fits)) {
+            return invalid("ecr_repository", "must be the name or address of a repository, without a tag");
+        }
+        if self.auto_mirror && (self.ecr_repository.is_none() || self.build.project.is_none()) {
+            return invalid("auto_mirror", "needs ecr_repository and build.project");
+        }
+        if let Some(project) = &self.build.project {
+            is_word("build.project", project, 255, "-_")?;
+        }
+        match (300.0..=129_600.0).contains(&self.build.timeout_s) {
+            true => Ok(()),
+            false => invalid("build.timeout_s", "must be 300 to 129600 seconds"),
+        }
     }
 
     /// The port inside a task at which sandboxes are entered.
@@ -184,6 +206,10 @@ mod tests {
             (json!({"s3_prefix": "a/../b"}), "s3_prefix"),
             (json!({"s3_prefix": "a?b"}), "s3_prefix"),
             (json!({"s3_threshold_bytes": 0}), "s3_threshold_bytes"),
+            (json!({"ecr_repository": "a:1"}), "ecr_repository"),
+            (json!({"ecr_repository": "a", "auto_mirror": true}), "auto_mirror"),
+            (json!({"build": {"project": "a b"}}), "build.project"),
+            (json!({"build": {"timeout_s": 5}}), "build.timeout_s"),
             (json!({"shared_storage": {"file_system_id": "x"}}), "shared_storage.file_system_id"),
             (json!({"shared_storage": {"file_system_id": "fs-1", "root_directory": "x"}}), "shared_storage.root_directory"),
             (

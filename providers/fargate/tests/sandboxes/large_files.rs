@@ -23,20 +23,10 @@ async fn service() -> Service {
     Service::with(Options { policy, ..Options::default() }, settings()).await
 }
 
-/// Objects that were made and not removed.
-fn left(service: &Service) -> Vec<String> {
-    let paths = |operation: &str| -> Vec<String> {
-        let requests = service.double.requests(operation);
-        requests.iter().map(|request| request["path"].as_str().unwrap().to_owned()).collect()
-    };
-    let removed = paths("DeleteObject");
-    paths("PutObject").into_iter().filter(|path| !removed.contains(path)).collect()
-}
-
 async fn until_removed(service: &Service) {
     let end = std::time::Instant::now() + LATE;
-    while !left(service).is_empty() {
-        assert!(std::time::Instant::now() < end, "left: {:?}", left(service));
+    while !service.double.objects().is_empty() {
+        assert!(std::time::Instant::now() < end, "left: {:?}", service.double.objects());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -70,7 +60,7 @@ async fn large_files_go_by_way_of_the_bucket_whole_with_their_mode_and_owner_and
     service.provider.download_file(&handle, &remote, &back).await.expect("it is downloaded");
     assert_eq!(std::fs::read(&back).unwrap(), b"small");
     assert_eq!(counts(&service), [2, 2, 2]);
-    assert_eq!(left(&service), Vec::<String>::new());
+    assert_eq!(service.double.objects(), Vec::<String>::new());
     let keys = service.double.requests("PutObject");
     assert!(keys.iter().all(|key| key["path"].as_str().unwrap().starts_with("/sandbox-staging/some/where/")), "{keys:?}");
     service.end(&handle).await;

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod broken_lines;
 mod forwarding;
+mod images;
 mod large_files;
 mod rights;
 mod storage;

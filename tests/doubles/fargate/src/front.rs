@@ -11,7 +11,7 @@ use axum::{
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use serde_json::{Map, Value, json};
 
-use crate::{ecs, error::Refusal, fault::Kind, world::World};
+use crate::{builds, ecs, error::Refusal, fault::Kind, world::World};
 
 /// The largest body: a staged transfer.
 const MAX_BODY_BYTES: usize = 512 << 20;
@@ -131,10 +131,11 @@ async fn answer(world: Arc<World>, request: Request) -> Option<Response> {
             if let Some(Kind::Late(by)) = other {
                 tokio::time::sleep(*by).await;
             }
-            let done = if call.service == "ecs" {
-                ask_ecs(&world, &call, parts, body).await
-            } else {
-                forward(&world, parts, body).await
+            let done = match call.service.as_str() {
+                "ecs" => ask_ecs(&world, &call, parts, body).await,
+                "codebuild" | "ecr" | "logs" => ask_builds(&world, &call, parts, body).await,
+                "s3" if call.operation.ends_with("Object") => ask_objects(&world, &call, parts, body).await,
+                _ => forward(&world, parts, body).await,
             };
             done.unwrap_or_else(|refusal| call.refused(refusal))
         }
@@ -213,6 +214,39 @@ async fn ask_ecs(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> 
         tokens.insert(token.to_owned(), (call.request.clone(), started));
     }
     Ok(json_answer(&answer))
+}
+
+/// moto looks at who asks; builds are what is true of them.
+async fn ask_builds(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> Result<Response, Refusal> {
+    let (parts, body) = forward(world, parts, body).await?.into_parts();
+    let bytes = to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
+    // What moto does not know is there all the same, for whoever may ask.
+    let known = match call.operation.as_str() {
+        "GetLogEvents" => builds::log(world, &call.request),
+        "DescribeImages" if parts.status == StatusCode::BAD_REQUEST => builds::image(world, &call.request),
+        _ => None,
+    };
+    if let Some(known) = known {
+        return Ok(json_answer(&known));
+    }
+    if parts.status != StatusCode::OK {
+        return Ok((parts.status, without_length(parts.headers), bytes).into_response());
+    }
+    let record = serde_json::from_slice(&bytes).unwrap_or_default();
+    Ok(json_answer(&builds::rewrite(world, &call.operation, &call.request, record)))
+}
+
+/// Remembers which objects there are.
+async fn ask_objects(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> Result<Response, Refusal> {
+    let path = parts.uri.path().to_owned();
+    let contents = path.ends_with(".zip").then(|| body.clone());
+    let response = forward(world, parts, body).await?;
+    match call.operation.as_str() {
+        "PutObject" if response.status().is_success() => drop(world.objects().insert(path, contents)),
+        "DeleteObject" if response.status().is_success() => drop(world.objects().remove(&path)),
+        _ => {}
+    }
+    Ok(response)
 }
 
 /// The length is set anew.

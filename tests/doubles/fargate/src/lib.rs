@@ -8,11 +8,14 @@
 //!   overrides and exit codes are those of the definition. It needs root.
 //! * [`Fault`]s go wrong in a scripted way, and are counted when they do.
 //!
+//! * What the build service is asked to copy or build becomes an image of tasks.
+//!
 //! What it does not have is refused, not ignored: health checks, secrets of containers, files of environment variables. Sizes
 //! are checked, and not enforced. moto knows actions of a policy, not its resources and conditions.
 
 #![forbid(unsafe_code)]
 
+mod builds;
 mod control_plane;
 mod definition;
 mod double;
