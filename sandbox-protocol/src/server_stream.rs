@@ -79,10 +79,7 @@ enum Leaving {
 }
 
 /// Resolves when nobody waits for this stream any more. Control requests are kept for later.
-async fn dropped(
-    signals: &mut UnboundedReceiver<Signal>,
-    early: &mut Vec<(u64, Option<ControlRequest>)>,
-) -> Leaving {
+async fn dropped(signals: &mut UnboundedReceiver<Signal>, early: &mut Vec<(u64, Option<ControlRequest>)>) -> Leaving {
     loop {
         match signals.recv().await {
             Some(Signal::Control { number, request }) => early.push((number, request)),

@@ -169,7 +169,8 @@ impl Recipe<'_> {
             // What follows the script are its own arguments, behind its name.
             let script = json!([bootstrap_script(), "sandbox"]);
             container["entryPoint"] = json!(["sh", "-c"]);
-            container["command"] = script.as_array().into_iter().flatten().cloned().chain(arguments.map(Value::from)).collect();
+            container["command"] =
+                script.as_array().into_iter().flatten().cloned().chain(arguments.map(Value::from)).collect();
         }
         if config.transport == TransportKind::Direct {
             let ports = std::iter::once(&config.agent_port).chain(self.ports);
@@ -340,7 +341,10 @@ mod tests {
         assert_eq!((containers.len(), &containers[0]["entryPoint"]), (1, &json!(["sh", "-c"])));
         assert!(containers[0].get("dependsOn").is_none());
         let command = containers[0]["command"].as_array().unwrap();
-        assert_eq!((&command[1], &command[2], &command[4]), (&json!("sandbox"), &json!("serve"), &json!("0.0.0.0:52223")));
+        assert_eq!(
+            (&command[1], &command[2], &command[4]),
+            (&json!("sandbox"), &json!("serve"), &json!("0.0.0.0:52223"))
+        );
     }
 
     fn aws(stub: &Stub) -> Aws {
@@ -396,7 +400,15 @@ mod tests {
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -411,7 +423,15 @@ mod tests {
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -420,7 +440,15 @@ mod tests {
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));

@@ -46,8 +46,8 @@ mod time;
 mod transport;
 
 pub use config::{
-    Address, Architecture, BuildConfig, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
-    TransportKind,
+    Address, Architecture, BuildConfig, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig,
+    StaticCredentials, TransportKind,
 };
 pub use policy::{Needs, needs};
 pub use provider::FargateProvider;

@@ -220,7 +220,8 @@ fn network(config: &FargateConfig, place: &Place) -> Value {
         outbound.push(json!({ "protocol": "tcp", "port": 2049, "to": "the mount targets of the file systems" }));
     }
     if config.s3_bucket.is_some() {
-        outbound.push(json!({ "protocol": "tcp", "port": 443, "to": "the bucket; a gateway endpoint of S3 is enough" }));
+        outbound
+            .push(json!({ "protocol": "tcp", "port": 443, "to": "the bucket; a gateway endpoint of S3 is enough" }));
     }
     json!({
         "security_groups": config.security_groups,

@@ -9,8 +9,8 @@ use std::{
 
 use sandbox_agent_client::AgentFiles;
 use sandbox_core::{
-    BackgroundServices, BuildImage, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
-    PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
+    BackgroundServices, BuildImage, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep,
+    Metrics, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
     SandboxSpec, SandboxStatus, SharedStorage, async_trait, tracing,
 };
 use tokio::{

@@ -127,8 +127,11 @@ mod tests {
             let error = Settings::merge(&FargateConfig::default(), without).unwrap_err();
             assert_eq!(error.field(), Some(field));
         }
-        let fetching =
-            FargateConfig { transport: TransportKind::Direct, s3_bucket: Some("b-1".into()), ..FargateConfig::default() };
+        let fetching = FargateConfig {
+            transport: TransportKind::Direct,
+            s3_bucket: Some("b-1".into()),
+            ..FargateConfig::default()
+        };
         let without = Shared { sidecar: Default::default(), ..shared() };
         assert_eq!(Settings::merge(&fetching, without).unwrap().sidecar_image, None, "images fetch the agent");
         let error = from_json::<Shared>(json!({"clusters": "x"}), "the settings parameter").unwrap_err();

@@ -9,9 +9,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use reqwest::Method;
 use sandbox_agent_client::{open_source, random_hex, receive_file};
-use sandbox_core::{
-    ByteString, ErrorKind, FileStat, ReadRange, Result, SandboxError, Secret, WriteOptions, tracing,
-};
+use sandbox_core::{ByteString, ErrorKind, FileStat, ReadRange, Result, SandboxError, Secret, WriteOptions, tracing};
 use sandbox_protocol::{
     Body, Client,
     methods::{self, BytesMoved, FileHttpGet, FileHttpPut, FileHttpPutDone, FileRead, HttpPlace},
@@ -146,10 +144,11 @@ async fn ask<R: serde::de::DeserializeOwned>(
     let end = Instant::now() + transfer_limit(size);
     for attempt in 1.. {
         let asked = tokio::time::timeout_at(end, client.call(method, request)).await;
-        let error = match asked.unwrap_or_else(|_| Err(SandboxError::timed_out("the transfer to the bucket took too long"))) {
-            Err(error) if error.kind() == ErrorKind::Unavailable && client.close_reason().is_none() => error,
-            done => return done,
-        };
+        let error =
+            match asked.unwrap_or_else(|_| Err(SandboxError::timed_out("the transfer to the bucket took too long"))) {
+                Err(error) if error.kind() == ErrorKind::Unavailable && client.close_reason().is_none() => error,
+                done => return done,
+            };
         if attempt >= TRIES {
             let help = "does the sidecar's image have socat and certificates, and may tasks reach the bucket?";
             return Err(error.with_provider(NAME).with_help(help));

@@ -45,7 +45,8 @@ pub(crate) fn mounts(spec: &SandboxSpec, options: &FargateOptions, config: &Farg
         };
         let system = config.volumes.get(name).ok_or_else(|| {
             let known: Vec<_> = config.volumes.keys().collect();
-            let error = invalid(&format!("{field}.source"), format!("{name:?} is no volume of the settings: {known:?}"));
+            let error =
+                invalid(&format!("{field}.source"), format!("{name:?} is no volume of the settings: {known:?}"));
             error.with_help(format!("name a file system of EFS by volumes.{name} in the settings of fargate"))
         })?;
         let mount = Mount { system: system.clone(), target: volume.target.clone(), is_read_only: volume.read_only };
@@ -109,7 +110,9 @@ fn check_target(field: &str, target: &str) -> Result<()> {
 /// `InvalidInput`, naming the setting.
 pub(crate) fn check_role(mounts: &[Mount], settings: &Settings) -> Result<()> {
     match mounts.iter().any(|mount| mount.system.iam) && settings.task_role_arn.is_none() {
-        true => Err(invalid("task_role_arn", "is needed: a file system that asks for rights asks for those of this role")),
+        true => {
+            Err(invalid("task_role_arn", "is needed: a file system that asks for rights asks for those of this role"))
+        }
         false => Ok(()),
     }
 }
@@ -148,9 +151,9 @@ pub(crate) fn volumes(mounts: &[Mount]) -> Vec<Value> {
 
 /// Where the sandbox sees them.
 pub(crate) fn mount_points(mounts: &[Mount]) -> impl Iterator<Item = Value> + '_ {
-    mounts.iter().map(|mount| {
-        json!({ "sourceVolume": mount.name(), "containerPath": mount.target, "readOnly": mount.is_read_only })
-    })
+    mounts.iter().map(
+        |mount| json!({ "sourceVolume": mount.name(), "containerPath": mount.target, "readOnly": mount.is_read_only }),
+    )
 }
 
 #[async_trait]
@@ -223,7 +226,8 @@ mod tests {
         let plain = || json!({"shared_storage": {"file_system_id": "fs-1"}});
         let point = json!({"shared_storage": {"file_system_id": "fs-1", "access_point_id": "fsap-1"}});
         let named = |name: &str| json!({"volumes": [{"source": {"named": name}, "target": "/x"}]});
-        let (source, target) = ("provider_options.shared_volumes[0].source", "provider_options.shared_volumes[0].target");
+        let (source, target) =
+            ("provider_options.shared_volumes[0].source", "provider_options.shared_volumes[0].target");
         for (settings, spec, kind, field) in [
             (json!({}), shared(json!("a"), "/x"), ErrorKind::Unsupported, "shared_storage"),
             (json!({}), named("data"), ErrorKind::InvalidInput, "volumes[0].source"),

@@ -69,7 +69,8 @@ fn every_setting_and_option_is_in_the_readme() {
             assert!(is_there, "{what}: {key}");
         }
     }
-    for option in provider(json!({})).full_info().fields.keys().filter_map(|key| key.strip_prefix("provider_options.")) {
+    for option in provider(json!({})).full_info().fields.keys().filter_map(|key| key.strip_prefix("provider_options."))
+    {
         assert!(README.contains(&format!("`{option}`")), "{option}");
     }
 }

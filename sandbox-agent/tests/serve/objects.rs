@@ -88,7 +88,10 @@ async fn an_object_becomes_a_file_in_one_step_or_nothing_changes() {
     assert_eq!(get(&client, &store, data.len()).await.unwrap().bytes, data.len() as u64);
     let file = folder.path().join("a/file");
     assert!(std::fs::read(&file).unwrap() == data);
-    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions()) & 0o7777, 0o751);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions()) & 0o7777,
+        0o751
+    );
     let asked = String::from_utf8(store.asked()).unwrap();
     assert!(asked.starts_with(&format!("GET {TARGET} HTTP/1.1\r\nHost: bucket.example\r\n")), "{asked}");
 

@@ -121,7 +121,8 @@ region = wrong
         assert_eq!((team.get("region"), team.get("aws_access_key_id")), (Some("us-east-9"), Some("A")));
         let other = Profile::parse(CONFIG, credentials, "default").other("team");
         assert_eq!(other.get("aws_access_key_id"), Some("A"));
-        let session = Profile::parse("[sso-session a]\nsso_region = r\n[a]\nsso_region = x", "", "default").sso_session("a");
+        let session =
+            Profile::parse("[sso-session a]\nsso_region = r\n[a]\nsso_region = x", "", "default").sso_session("a");
         assert_eq!((session.get("sso_region"), session.is_known()), (Some("r"), true));
         let none = Profile::parse(CONFIG, credentials, "nobody");
         assert!(!none.is_known() && none.get("region").is_none() && team.is_known());

@@ -225,7 +225,9 @@ impl Aws {
             let allowed = self.allow(&Method::DELETE, object, 0).await?;
             let error = match answered("DeleteObject", self.http.delete(allowed.url), REMOVE_LIMIT).await {
                 Ok(_) => return Ok(()),
-                Err(CallError::Failed(failure)) if failure.status == 404 && failure.code == "NoSuchKey" => return Ok(()),
+                Err(CallError::Failed(failure)) if failure.status == 404 && failure.code == "NoSuchKey" => {
+                    return Ok(());
+                }
                 Err(error) => error,
             };
             let wait = backoff(attempt);
@@ -262,7 +264,7 @@ async fn answered(action: &str, request: reqwest::RequestBuilder, limit: Duratio
 
 #[cfg(test)]
 mod tests {
-    use sandbox_core::{ErrorKind, Secret, SandboxError};
+    use sandbox_core::{ErrorKind, SandboxError, Secret};
     use sandbox_protocol::Body;
 
     use crate::{

@@ -157,8 +157,7 @@ mod tests {
         let secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
         let credentials = Credentials::new("AKIAIOSFODNN7EXAMPLE", secret, None, None, "test");
         let url = "https://examplebucket.s3.amazonaws.com/test.txt";
-        let request =
-            Unsigned { service: "s3", region: "us-east-1", method: "GET", url, headers: &[], body: b"" };
+        let request = Unsigned { service: "s3", region: "us-east-1", method: "GET", url, headers: &[], body: b"" };
         // 2013-05-24T00:00:00Z
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_369_353_600);
         let query = request.presign(&credentials, now, Duration::from_secs(86_400)).unwrap();

@@ -211,16 +211,19 @@ mod tests {
             (json!({"build": {"project": "a b"}}), "build.project"),
             (json!({"build": {"timeout_s": 5}}), "build.timeout_s"),
             (json!({"shared_storage": {"file_system_id": "x"}}), "shared_storage.file_system_id"),
-            (json!({"shared_storage": {"file_system_id": "fs-1", "root_directory": "x"}}), "shared_storage.root_directory"),
+            (
+                json!({"shared_storage": {"file_system_id": "fs-1", "root_directory": "x"}}),
+                "shared_storage.root_directory",
+            ),
             (
                 json!({"shared_storage": {"file_system_id": "fs-1", "access_point_id": "fsap-1", "root_directory": "/x"}}),
                 "shared_storage.root_directory",
             ),
-            (json!({"volumes": {"a": {"file_system_id": "fs-1", "access_point_id": "1"}}}), "volumes.a.access_point_id"),
             (
-                json!({"platform_version": "1.3.0", "volumes": {"a": {"file_system_id": "fs-1"}}}),
-                "platform_version",
+                json!({"volumes": {"a": {"file_system_id": "fs-1", "access_point_id": "1"}}}),
+                "volumes.a.access_point_id",
             ),
+            (json!({"platform_version": "1.3.0", "volumes": {"a": {"file_system_id": "fs-1"}}}), "platform_version"),
             (json!({"started_by": "x".repeat(37)}), "started_by"),
             (json!({"address": "public", "assign_public_ip": false}), "address"),
             (json!({"sidecar": {"agent_path": "/a b"}}), "sidecar.agent_path"),

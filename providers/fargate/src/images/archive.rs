@@ -127,7 +127,8 @@ impl Entry {
 }
 
 fn small(number: u64) -> io::Result<u32> {
-    u32::try_from(number).map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "is too large for an archive of builds"))
+    u32::try_from(number)
+        .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "is too large for an archive of builds"))
 }
 
 fn put16(to: &mut Vec<u8>, numbers: &[u16]) {

@@ -10,7 +10,13 @@ use sandbox_core::{
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{HASH_DIGITS, LOG_IN, archive::Archive, build_spec, job::{Order, say}, made, plain, platform, readable};
+use super::{
+    HASH_DIGITS, LOG_IN,
+    archive::Archive,
+    build_spec,
+    job::{Order, say},
+    made, plain, platform, readable,
+};
 use crate::{
     aws::{Object, Repository},
     error::NAME,
@@ -256,12 +262,23 @@ mod tests {
         request.args.insert("A", "$(x) \"y\"");
         request.labels.insert("l".into(), "1".into());
         let words = arguments(&request, "Dockerfile", "linux/amd64").unwrap();
-        let words: Vec<_> = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let words: Vec<_> =
+            words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         assert_eq!(
             words,
             [
-                "-f", "Dockerfile", "--platform", "linux/amd64", "--build-arg", "A=$(x) \"y\"", "--label", "l=1",
-                "--target", "a b", "--no-cache", ""
+                "-f",
+                "Dockerfile",
+                "--platform",
+                "linux/amd64",
+                "--build-arg",
+                "A=$(x) \"y\"",
+                "--label",
+                "l=1",
+                "--target",
+                "a b",
+                "--no-cache",
+                ""
             ]
         );
     }

@@ -70,7 +70,8 @@ impl Story {
         } else {
             (ErrorKind::Create, None)
         };
-        let step = self.step().map(|(number, instruction)| format!("step {number} ({instruction}) of ")).unwrap_or_default();
+        let step =
+            self.step().map(|(number, instruction)| format!("step {number} ({instruction}) of ")).unwrap_or_default();
         let text = format!("{step}{what} failed: {}", one_line(&phases));
         let first = self.0.len().saturating_sub(CAUSE_LINES);
         let said: Vec<&str> = self.0.iter().skip(first).map(String::as_str).collect();
@@ -106,13 +107,17 @@ mod tests {
 
     #[test]
     fn the_step_that_failed_is_told_in_the_words_of_either_builder() {
-        let new = "#5 [1/2] FROM x\n#6 [2/2] COPY no-such-file /\n------\n > [2/2] COPY no-such-file /:\n------\nERROR: no";
+        let new =
+            "#5 [1/2] FROM x\n#6 [2/2] COPY no-such-file /\n------\n > [2/2] COPY no-such-file /:\n------\nERROR: no";
         let old = "Step 1/2 : FROM x\nStep 2/2 : COPY no-such-file /\nCOPY failed";
         let stages = "------\n > [stage-1 2/2] COPY x /:\n------";
         for log in [new, old, stages] {
             let error = failure(log, "FAILED");
             assert_eq!(error.kind(), ErrorKind::Create);
-            assert!(error.to_string().contains("step 2/2 (COPY) of the build failed: BUILD (exit status 1)"), "{error}");
+            assert!(
+                error.to_string().contains("step 2/2 (COPY) of the build failed: BUILD (exit status 1)"),
+                "{error}"
+            );
         }
     }
 

@@ -170,7 +170,9 @@ mod tests {
         async fn auth_publickey(&mut self, _: &str, _: &PublicKey) -> Result<Auth, Self::Error> {
             match self {
                 Self::Breaks => Err(russh::Error::Disconnect),
-                Self::Refuses => Ok(Auth::Reject { proceed_with_methods: Some(MethodSet::all()), partial_success: false }),
+                Self::Refuses => {
+                    Ok(Auth::Reject { proceed_with_methods: Some(MethodSet::all()), partial_success: false })
+                }
             }
         }
     }
@@ -182,7 +184,8 @@ mod tests {
     async fn server(entering: Entering) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let config = server::Config { keys: vec![key(1)], auth_rejection_time: Default::default(), ..Default::default() };
+        let config =
+            server::Config { keys: vec![key(1)], auth_rejection_time: Default::default(), ..Default::default() };
         let config = Arc::new(config);
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();

@@ -33,7 +33,10 @@ async fn an_image_is_copied_once_for_all_who_want_it_and_pulled_from_there() {
     let containers = registered["containerDefinitions"].as_array().unwrap();
     let main = containers.iter().find(|container| container["name"] == "main").unwrap();
     let image = main["image"].as_str().unwrap();
-    assert!(image.contains(".dkr.ecr.us-east-1.amazonaws.com/sandbox-images:mirror-sandbox-test-busybox-1-"), "{image}");
+    assert!(
+        image.contains(".dkr.ecr.us-east-1.amazonaws.com/sandbox-images:mirror-sandbox-test-busybox-1-"),
+        "{image}"
+    );
     // Another process finds it.
     let other = service.provider(json!({
         "auto_mirror": true, "ecr_repository": "sandbox-images", "build": {"project": "sandbox-build"},

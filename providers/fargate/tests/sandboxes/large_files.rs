@@ -48,12 +48,18 @@ async fn large_files_go_by_way_of_the_bucket_whole_with_their_mode_and_owner_and
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o751)).unwrap();
     let remote = ByteString::from("/tmp/new/file");
     service.provider.upload_file(&handle, &file, &remote).await.expect("it is uploaded");
-    assert_eq!(service.sh(&handle, "stat -c '%s %a %u %g' /tmp/new/file; ls -A /tmp/new").await, "12345678 751 1000 1000\nfile\n");
+    assert_eq!(
+        service.sh(&handle, "stat -c '%s %a %u %g' /tmp/new/file; ls -A /tmp/new").await,
+        "12345678 751 1000 1000\nfile\n"
+    );
     service.provider.download_file(&handle, &remote, &back).await.expect("it is downloaded");
     assert!(std::fs::read(&back).unwrap() == data, "byte by byte");
     assert_eq!(std::fs::metadata(&back).unwrap().mode() & 0o777, 0o751);
     // One each for the way there and the way back, and none for what is small.
-    let counts = |service: &Service| ["PutObject", "GetObject", "DeleteObject"].map(|name| service.double.answers(name, 200) + service.double.answers(name, 204));
+    let counts = |service: &Service| {
+        ["PutObject", "GetObject", "DeleteObject"]
+            .map(|name| service.double.answers(name, 200) + service.double.answers(name, 204))
+    };
     assert_eq!(counts(&service), [2, 2, 2]);
     std::fs::write(&file, "small").unwrap();
     service.provider.upload_file(&handle, &file, &remote).await.expect("it is uploaded");
@@ -62,7 +68,10 @@ async fn large_files_go_by_way_of_the_bucket_whole_with_their_mode_and_owner_and
     assert_eq!(counts(&service), [2, 2, 2]);
     assert_eq!(service.double.objects(), Vec::<String>::new());
     let keys = service.double.requests("PutObject");
-    assert!(keys.iter().all(|key| key["path"].as_str().unwrap().starts_with("/sandbox-staging/some/where/")), "{keys:?}");
+    assert!(
+        keys.iter().all(|key| key["path"].as_str().unwrap().starts_with("/sandbox-staging/some/where/")),
+        "{keys:?}"
+    );
     service.end(&handle).await;
 }
 

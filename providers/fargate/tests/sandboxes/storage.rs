@@ -29,7 +29,10 @@ async fn a_named_volume_outlives_its_sandboxes_and_has_a_definition_of_its_own()
     service.provider.close(&writer).await.unwrap();
     service.double.stopped(&service.arn(&writer)).await;
     let reader = service.provider.create(mount(true)).await.unwrap();
-    assert_eq!(service.sh(&reader, "cat /data/file; echo x > /data/file 2>/dev/null || echo refused").await, "kept\nrefused\n");
+    assert_eq!(
+        service.sh(&reader, "cat /data/file; echo x > /data/file 2>/dev/null || echo refused").await,
+        "kept\nrefused\n"
+    );
     let plain = service.provider.create(spec(json!({}))).await.unwrap();
     assert_eq!(service.sh(&plain, "ls -d /data 2>/dev/null || echo none").await, "none\n");
     assert_eq!(service.double.calls("RegisterTaskDefinition"), 3, "to write, to read, and without");

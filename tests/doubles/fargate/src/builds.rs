@@ -114,7 +114,8 @@ fn make(world: &World, request: &Value, log: &mut String) -> Result<Vec<(String,
     let variables = variables(request);
     if let Some(source) = variables.get("SANDBOX_SOURCE") {
         log.push_str(&format!("{source}: Pulling\n"));
-        let root = world.find_image(source).ok_or_else(|| format!("manifest for {source} not found: manifest unknown"))?;
+        let root =
+            world.find_image(source).ok_or_else(|| format!("manifest for {source} not found: manifest unknown"))?;
         return Ok(vec![(variables["SANDBOX_IMAGE"].to_owned(), root)]);
     }
     let location = text(&request["sourceLocationOverride"]);
@@ -139,7 +140,8 @@ fn make(world: &World, request: &Value, log: &mut String) -> Result<Vec<(String,
 }
 
 fn build(world: &World, file: &str, folder: &Path, log: &mut String) -> Result<PathBuf, String> {
-    let lines: Vec<&str> = file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let lines: Vec<&str> =
+        file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let root = folder.join("root");
     for (index, line) in lines.iter().enumerate() {
         let step = format!("[{}/{}] {line}", index + 1, lines.len());
@@ -150,7 +152,9 @@ fn build(world: &World, file: &str, folder: &Path, log: &mut String) -> Result<P
                 Some(base) => run(Command::new("cp").arg("-a").arg(base).arg(&root)),
                 None => Err(format!("{image}: manifest unknown")),
             },
-            ["COPY", from, to] if root.exists() => copy(&folder.join("context").join(from), &root.join(to.trim_start_matches('/'))),
+            ["COPY", from, to] if root.exists() => {
+                copy(&folder.join("context").join(from), &root.join(to.trim_start_matches('/')))
+            }
             [word, ..] => {
                 return Err(format!("dockerfile parse error on line {}: unknown instruction: {word}", index + 1));
             }

@@ -55,7 +55,9 @@ impl Chain {
             return web_identity::exchange(&self.sts(), &role, path).await;
         }
         let source = match (profile.get("source_profile"), profile.get("credential_source")) {
-            (Some(_), Some(_)) => return Err(wrong("has source_profile and credential_source: only one can hold".into())),
+            (Some(_), Some(_)) => {
+                return Err(wrong("has source_profile and credential_source: only one can hold".into()));
+            }
             (None, None) => {
                 return Err(wrong("has role_arn, but neither source_profile nor credential_source".to_owned()));
             }
@@ -123,7 +125,12 @@ mod tests {
         let by = signed.split("Credential=").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or("nobody");
         let role = asked.body.split("RoleArn=").nth(1).and_then(|rest| rest.split('&').next()).unwrap_or_default();
         let key = format!("{role}-for-{by}");
-        (200, format!("<R><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken></R>"))
+        (
+            200,
+            format!(
+                "<R><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken></R>"
+            ),
+        )
     }
 
     #[tokio::test]
@@ -140,7 +147,8 @@ mod tests {
         }
         assert!(asked[0].header("authorization").unwrap().contains("/eu-central-1/sts/aws4_request"));
         assert_eq!(asked[1].header("x-amz-security-token"), Some("t"));
-        let own = "[profile own]\nrole_arn = R\nsource_profile = own\naws_access_key_id = O\naws_secret_access_key = s\n";
+        let own =
+            "[profile own]\nrole_arn = R\nsource_profile = own\naws_access_key_id = O\naws_secret_access_key = s\n";
         assert_eq!(chain(&stub, own, "own", &[]).get().await.unwrap().access_key_id(), "R-for-O");
         let keys = [("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "s")];
         let source = "[profile p]\nrole_arn = R\ncredential_source = Environment\n";

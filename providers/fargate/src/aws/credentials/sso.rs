@@ -145,7 +145,8 @@ impl Chain {
                 .with_field("profile")
                 .with_help(format!("aws sso login --profile {}", profile.name))
         };
-        let home = self.environment.get("HOME").ok_or_else(|| log_in("there is no HOME with the token of a sign-on"))?;
+        let home =
+            self.environment.get("HOME").ok_or_else(|| log_in("there is no HOME with the token of a sign-on"))?;
         let folder = Path::new(home).join(".aws/sso/cache");
         let name = hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, on.cache_key.as_bytes()).as_ref());
         let path = folder.join(format!("{name}.json"));
@@ -240,7 +241,11 @@ mod tests {
 
     use crate::{
         aws::{
-            credentials::Chain, environment::Environment, http_client, profile::Profile, testing::{Asked, Stub},
+            credentials::Chain,
+            environment::Environment,
+            http_client,
+            profile::Profile,
+            testing::{Asked, Stub},
         },
         config::FargateConfig,
     };
@@ -249,10 +254,7 @@ mod tests {
                            [sso-session corp]\nsso_region = eu-west-1\nsso_start_url = https://corp.example/start\n";
 
     fn chain(stub: &Stub, folder: &Path, profile: &str) -> Chain {
-        let environment = Environment::of(&[
-            ("AWS_EC2_METADATA_DISABLED", "true"),
-            ("HOME", folder.to_str().unwrap()),
-        ]);
+        let environment = Environment::of(&[("AWS_EC2_METADATA_DISABLED", "true"), ("HOME", folder.to_str().unwrap())]);
         let config = FargateConfig { endpoint_url: Some(stub.url()), ..FargateConfig::default() };
         let profile = Profile::parse(profile, "", "default");
         Chain::new(&config, environment, profile, http_client().unwrap(), "eu-central-1")
@@ -296,7 +298,11 @@ mod tests {
         let (stub, folder) = (Stub::start(answer).await, tempfile::tempdir().unwrap());
         let file = cache_file(folder.path(), "corp");
         let none = chain(&stub, folder.path(), PROFILE).get().await.unwrap_err();
-        assert_eq!((none.kind(), none.help()), (ErrorKind::Unauthorized, Some("aws sso login --profile default")), "{none}");
+        assert_eq!(
+            (none.kind(), none.help()),
+            (ErrorKind::Unauthorized, Some("aws sso login --profile default")),
+            "{none}"
+        );
         std::fs::write(&file, token("2126-01-02T03:04:05Z", "renew").to_string()).unwrap();
         let found = chain(&stub, folder.path(), PROFILE).get().await.unwrap();
         assert_eq!((found.access_key_id(), found.session_token()), ("A", Some("t")));
@@ -320,11 +326,14 @@ mod tests {
     #[tokio::test]
     async fn a_profile_of_the_older_kind_signs_on_by_its_address_and_what_is_missing_is_named() {
         let (stub, folder) = (Stub::start(answer).await, tempfile::tempdir().unwrap());
-        let older = "[default]\nsso_start_url = https://o/start\nsso_region = r-1\nsso_account_id = 1\nsso_role_name = R\n";
+        let older =
+            "[default]\nsso_start_url = https://o/start\nsso_region = r-1\nsso_account_id = 1\nsso_role_name = R\n";
         let end = token("2126-01-02T03:04:05Z", "renew").to_string();
         std::fs::write(cache_file(folder.path(), "https://o/start"), end).unwrap();
         assert_eq!(chain(&stub, folder.path(), older).get().await.unwrap().access_key_id(), "A");
-        for (key, profile) in [("sso_role_name", older.replace("sso_role_name", "x")), ("sso_region", older.replace("sso_region", "x"))] {
+        for (key, profile) in
+            [("sso_role_name", older.replace("sso_role_name", "x")), ("sso_region", older.replace("sso_region", "x"))]
+        {
             let error = chain(&stub, folder.path(), &profile).get().await.unwrap_err();
             assert!(error.to_string().contains(key), "{error}");
         }
