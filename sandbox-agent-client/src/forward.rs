@@ -3,9 +3,10 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use sandbox_core::{
     Admitted, ControlReply, ControlRequest, ErrorKind, PortEvent, PortStream, Result, SandboxError, Session,
     SessionControl, async_trait,
@@ -14,13 +15,22 @@ use sandbox_protocol::{
     Client, ForwardEvent, ListenEvent,
     methods::{self, PortAccept, PortListen, PortListening, PortOpen},
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+};
 
 /// Most ports of one call.
 const PORTS_MAX: usize = 64;
 
 /// Most connections of one port at once; more wait to be taken.
 const CONNECTIONS_MAX: usize = 256;
+/// How long a connection of this side may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Most bytes of one read.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Where forwarded connections go.
 #[derive(Clone)]
@@ -29,6 +39,8 @@ pub enum ForwardTarget {
     Address(IpAddr),
     /// Another sandbox, through its agent: no network is needed between the two.
     Sandbox(Client),
+    /// A host by name or address as this machine reaches it, through this process: the sandbox needs no way to it.
+    Here(String),
 }
 
 /// Lets programs inside the sandbox of `client` reach these ports of `target` on their own loopback, for as long as the
@@ -42,7 +54,7 @@ pub async fn forward_ports(client: &Client, target: ForwardTarget, ports: &[u16]
     for port in ports.iter().copied() {
         let to = match &target {
             ForwardTarget::Address(address) => Some(SocketAddr::new(*address, port).to_string()),
-            ForwardTarget::Sandbox(_) => None,
+            ForwardTarget::Sandbox(_) | ForwardTarget::Here(_) => None,
         };
         let request = PortListen { port, host: None, target: to };
         // On failure those that listen already are dropped, and end.
@@ -79,13 +91,17 @@ async fn listen(mut session: Session<ListenEvent>, client: Client, target: Forwa
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     while let Ok(Some(ListenEvent::Incoming { connection })) = session.next().await {
-        let ForwardTarget::Sandbox(other) = &target else { continue };
         // Never closed.
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (client, other) = (client.clone(), other.clone());
+        let (client, target) = (client.clone(), target.clone());
         connections.spawn(async move {
             // Whoever has connected sees how it ends.
-            let _ = connect(&client, connection, &other, port).await;
+            let _ = match &target {
+                ForwardTarget::Sandbox(other) => connect(&client, connection, other, port).await,
+                ForwardTarget::Here(host) => connect_here(&client, connection, host, port).await,
+                // The agent connects by itself.
+                ForwardTarget::Address(_) => Ok(()),
+            };
             drop(place);
         });
         while connections.try_join_next().is_some() {}
@@ -114,6 +130,38 @@ async fn connect(client: &Client, connection: u64, other: &Client, port: u16) ->
         to_near.control(ControlRequest::CloseInput).await.map(drop)
     };
     // Each direction ends by itself; a broken one ends both.
+    tokio::try_join!(there, back).map(drop)
+}
+
+/// Carries one connection to a host of this side.
+async fn connect_here(client: &Client, connection: u64, host: &str, port: u16) -> Result<()> {
+    let failed = |error| SandboxError::io("a forwarded connection", error);
+    let mut near: Session<ForwardEvent> = client.open(methods::PORT_ACCEPT, &PortAccept { connection }).await?;
+    let stream = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect((host, port))).await;
+    let stream = stream.map_err(|_| SandboxError::unavailable("a forwarded connection: no answer in time"))?;
+    let stream = stream.map_err(failed)?;
+    // A forwarded byte is not held back to be sent with others; a socket that cannot promise that works too.
+    let _ = stream.set_nodelay(true);
+    let (mut read, mut write) = stream.into_split();
+    let to_near = near.control();
+    let there = async {
+        loop {
+            match near.next().await? {
+                Some(ForwardEvent::Data(bytes)) => write.write_all(&bytes).await.map_err(failed)?,
+                Some(ForwardEvent::InputEnd) => write.shutdown().await.map_err(failed)?,
+                _ => return Ok::<_, SandboxError>(()),
+            }
+        }
+    };
+    let back = async {
+        loop {
+            let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+            match read.read_buf(&mut chunk).await.map_err(failed)? {
+                0 => return to_near.control(ControlRequest::CloseInput).await.map(drop),
+                _ => to_near.write(chunk.freeze()).await?,
+            }
+        }
+    };
     tokio::try_join!(there, back).map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! The provider's side of the agent: contract calls over its protocol, and files of this host on their way in and out.
 //!
 //! Everything that a provider with our agent does the same way whatever its backend: [`AgentFiles`], terminals, ports,
-//! the expiry; finding the agent's file; whose process owns a sandbox. What comes out of a sandbox is hostile: ways
+//! the expiry; finding the agent's file; whose process owns a sandbox; what images are built from. What comes out of a sandbox is hostile: ways
 //! lead down only, links that lead out and special files are refused, and a file appears in one step when it is whole.
 //! A provider that copies such files without the agent uses the same parts ([`Arrival`], [`NewFile`]).
 
@@ -9,6 +9,7 @@
 
 mod agent_file;
 mod arrival;
+mod build_context;
 mod calls;
 mod error;
 mod files;
@@ -25,6 +26,7 @@ mod unpack;
 
 pub use agent_file::find_agent;
 pub use arrival::{Arrival, folder_below, join_way};
+pub use build_context::BuildContext;
 pub use calls::{TTL_MAX_S, attach_pty, create_pty, metrics, open_port, renew};
 pub use files::{AgentFiles, READ_MAX_BYTES};
 pub use folder::{FileOwner, host_folder, random_hex};

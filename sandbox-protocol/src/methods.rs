@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use sandbox_core::{
-    AttachOptions, ByteString, DirEntry, ExecExit, ExecRequest, FileStat, ReadRange, SandboxPtySpec, WriteOptions,
+    AttachOptions, ByteString, DirEntry, ExecExit, ExecRequest, FileStat, ReadRange, SandboxPtySpec, Secret,
+    WriteOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,11 @@ methods! {
     /// Reads a file into a descriptor that was sent beside the request: [`FileReadFd`] → [`FileReadFdDone`]. Announced
     /// as [`FILE_WRITE_FD`].
     FILE_READ_FD = "file.read_fd";
+    /// Writes a file with what an HTTP server answers, reached by a unix socket inside: [`FileHttpGet`] → [`BytesMoved`].
+    /// The old file stays until the last byte is there, and nothing changes unless it is as long as it was said to be.
+    FILE_HTTP_GET = "file.http_get";
+    /// Sends a file to an HTTP server in the same way: [`FileHttpPut`] → [`FileHttpPutDone`].
+    FILE_HTTP_PUT = "file.http_put";
     /// Connects to a TCP port inside: [`PortOpen`], then a session of [`PortEvent`](sandbox_core::PortEvent)s.
     PORT_OPEN = "port.open";
     /// Connects to a unix socket inside: [`FilePath`], then a session of [`PortEvent`](sandbox_core::PortEvent)s.
@@ -355,6 +361,44 @@ messages! {
         stat: Option<FileStat>,
         /// Bytes that were written to the descriptor.
         bytes: u64,
+    }
+
+    /// An object of an HTTP server that is reached by a unix socket inside, which carries plain bytes.
+    HttpPlace {
+        /// The socket, an absolute path.
+        socket: ByteString,
+        /// What the server is called.
+        host: String,
+        /// What is asked for: a path and its query, which may be all the right that there is.
+        target: Secret,
+    }
+
+    /// Of [`FILE_HTTP_GET`].
+    FileHttpGet {
+        /// Absolute, or relative to the workdir.
+        path: ByteString,
+        /// Mode and owner.
+        options: WriteOptions,
+        /// Where it comes from.
+        from: HttpPlace,
+        /// How many bytes it has.
+        size: u64,
+    }
+
+    /// Of [`FILE_HTTP_PUT`].
+    FileHttpPut {
+        /// Absolute, or relative to the workdir.
+        path: ByteString,
+        /// Where it goes.
+        to: HttpPlace,
+        /// More than so many bytes are not sent.
+        size_max: u64,
+    }
+
+    /// Of [`FILE_HTTP_PUT`].
+    FileHttpPutDone {
+        /// What the file was when it was opened; so many bytes were sent.
+        stat: Option<FileStat>,
     }
 
     /// Of [`PORT_LISTEN`].

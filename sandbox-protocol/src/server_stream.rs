@@ -37,39 +37,61 @@ pub(crate) async fn run(conn: &Arc<Conn>, service: &dyn Service, opened: Opened)
     };
     let StreamResponder { reply, rest } = tokio::select! {
         biased;
-        () = dropped(&mut signals, &mut early) => return Ok(()),
+        _ = dropped(&mut signals, &mut early) => return Ok(()),
         response = answering => response?,
     };
-    let accepting = async {
+    if let Rest::Session(session) = rest {
+        let how = tokio::select! {
+            biased;
+            accepted = accept(conn, &link, reply, false) => accepted.map(|()| None)?,
+            gone = dropped(&mut signals, &mut early) => Some(gone),
+        };
+        return match how {
+            None => serve_session(conn, &link, session, input, signals, early).await,
+            Some(Leaving::Cancelled) => Ok(()),
+            // It was taken on, though the client does not know that yet.
+            Some(Leaving::Lost) => {
+                detach(&*session.control()).await;
+                Ok(())
+            }
+        };
+    }
+    let answering = async {
         match rest {
-            Rest::Nothing => accept(conn, &link, reply, true).await,
             Rest::Body(body) => {
                 accept(conn, &link, reply, false).await?;
                 send_body(conn, &link, body).await
             }
-            Rest::Session(session) => {
-                accept(conn, &link, reply, false).await?;
-                return Ok(Some(session));
-            }
+            _ => accept(conn, &link, reply, true).await,
         }
-        .map(|()| None)
     };
-    let session = tokio::select! {
+    tokio::select! {
         biased;
-        session = accepting => session?,
-        () = dropped(&mut signals, &mut early) => return Ok(()),
-    };
-    match session {
-        Some(session) => serve_session(conn, &link, session, input, signals, early).await,
-        None => Ok(()),
+        answered = answering => answered,
+        _ = dropped(&mut signals, &mut early) => Ok(()),
     }
 }
 
+/// Why nobody waits for a stream any more.
+enum Leaving {
+    Cancelled,
+    Lost,
+}
+
 /// Resolves when nobody waits for this stream any more. Control requests are kept for later.
-async fn dropped(signals: &mut UnboundedReceiver<Signal>, early: &mut Vec<(u64, Option<ControlRequest>)>) {
-    while let Some(Signal::Control { number, request }) = signals.recv().await {
-        early.push((number, request));
+async fn dropped(signals: &mut UnboundedReceiver<Signal>, early: &mut Vec<(u64, Option<ControlRequest>)>) -> Leaving {
+    loop {
+        match signals.recv().await {
+            Some(Signal::Control { number, request }) => early.push((number, request)),
+            Some(Signal::Cancel) => return Leaving::Cancelled,
+            Some(Signal::Lost) | None => return Leaving::Lost,
+        }
     }
+}
+
+/// What shall outlive the connection is kept by its own control half; then the session is dropped.
+async fn detach(control: &dyn SessionControl) {
+    let _ = timeout(DETACH_LIMIT, control.control(ControlRequest::Detach)).await;
 }
 
 async fn accept(conn: &Conn, link: &Link, reply: Value, end: bool) -> Result<()> {
@@ -143,8 +165,7 @@ async fn serve_session(
         }
     };
     let Some(last) = last else {
-        // What shall outlive the connection is kept by its own control half; then the session is dropped.
-        let _ = timeout(DETACH_LIMIT, control.control(ControlRequest::Detach)).await;
+        detach(&*control).await;
         return Ok(());
     };
     if !calls.is_empty() {

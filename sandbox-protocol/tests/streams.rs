@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{Rig, rig, rig_over, server_options};
 use sandbox_core::{ControlRequest, ErrorKind, PortEvent, PortStream, SandboxError};
-use sandbox_protocol::{Body, CloseCause};
+use sandbox_protocol::{Body, CloseCause, FLAG_END, Frame, FrameKind};
 use serde_json::{Value, json};
 
 const BUFFERS: [usize; 3] = [13, 1000, 1 << 20];
@@ -279,4 +279,22 @@ async fn sessions_of_a_lost_connection_detach_at_the_server_and_are_lost_at_the_
     server.await.unwrap();
     assert_eq!(*seen.controls.lock().unwrap(), [ControlRequest::Detach]);
     assert_eq!(seen.alive(), 0);
+}
+
+/// A command that was begun and not yet accepted is the client's to come back to, as any other.
+#[tokio::test]
+async fn a_session_whose_acceptance_is_still_on_its_way_detaches_too() {
+    let (mut peer, seen, server) = common::raw_client(server_options()).await;
+    // Answers that nobody reads fill the way back, and what waits before it.
+    let request = json!({"method": "ping", "request": "x".repeat(60_000)});
+    let payload = serde_json::to_vec(&request).unwrap();
+    for id in 1..=48 {
+        peer.send(Frame::new(FrameKind::Open, id, payload.clone()).with_flags(FLAG_END)).await;
+    }
+    peer.send(common::open_frame(49, "silent")).await;
+    seen.until(|seen| seen.alive() == 1).await;
+    drop(peer);
+    seen.until(|seen| seen.alive() == 0).await;
+    assert_eq!(*seen.controls.lock().unwrap(), [ControlRequest::Detach]);
+    server.await.unwrap();
 }

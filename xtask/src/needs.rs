@@ -30,6 +30,7 @@ const NEEDS: &[Need] = &[
     ("setpriv", "util-linux", "tests run again as an ordinary user"),
     ("sshd", "openssh-server", "the way into tasks of the double of Fargate"),
     ("ssh", "openssh-client", "somebody else's client of it"),
+    ("socat", "socat", "the way of those tasks to a bucket"),
 ];
 
 /// Makes sure that everything is there that the tests use. Installs with apt-get as root, else says what to install.

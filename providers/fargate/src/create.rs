@@ -16,11 +16,12 @@ use sandbox_protocol::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    aws::Task,
+    aws::{Bucket, Task},
     config::{Address, TransportKind},
     definition::Recipe,
     ending::{Ended, not_started},
     error::{NAME, as_create},
+    images::{build_folder, mirrored},
     key::Keys,
     launch::{Made, Order},
     options::FargateOptions,
@@ -29,7 +30,7 @@ use crate::{
     provider::Shared,
     sandbox::Sandbox,
     size::Size,
-    sweep,
+    storage, sweep,
     tags::Labels,
 };
 
@@ -111,18 +112,26 @@ impl Creation {
         let (shared, spec) = (&self.shared, &self.spec);
         let config = &shared.config;
         let options = FargateOptions::of(spec)?;
+        let mounts = storage::mounts(spec, &options, config)?;
         let size = Size::of(&spec.resources, config.cpu, config.memory_mib)?;
-        let Some(image) = spec.image.as_deref() else {
-            return Err(SandboxError::invalid_input("image", "a fargate sandbox needs an image"));
-        };
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
         let deadline = Instant::now() + limit;
         let settings = self.caller.step(deadline, shared.settings(deadline)).await?;
+        storage::check_role(&mounts, settings)?;
         let keys = self.caller.step(deadline, shared.keys(deadline)).await?;
+        // What the sandbox is of, and what AWS pulls for it.
+        let (image, pulled) = self.caller.step(deadline, self.image(&options)).await?;
         let ttl_s = spec.ttl_s.or(config.ttl_s);
         let ports = match config.transport {
             TransportKind::Direct => &spec.ports[..],
             TransportKind::Ssh => &[],
+        };
+        let bucket = settings.s3_bucket.as_deref().map(|name| shared.aws.bucket(name)).transpose()?;
+        let fetched = match &bucket {
+            Some(bucket) if settings.sidecar_image.is_none() => {
+                Some(self.caller.step(deadline, shared.fetched(bucket)).await?)
+            }
+            _ => None,
         };
         let mut tries = 0;
         loop {
@@ -133,15 +142,21 @@ impl Creation {
                 key_id: keys.id().to_owned(),
                 transport: config.transport,
                 port: config.door(),
+                relay: bucket.as_ref().filter(|_| fetched.is_none()).map(Bucket::address),
                 identity: sweep::identity(spec, &shared.run_id, ttl_s),
                 name: spec.name.clone(),
-                image: image.to_owned(),
+                image: image.clone(),
                 ports: spec.ports.clone(),
                 metadata: spec.metadata.clone(),
             };
             // Its time begins when it is ready; one that never gets there ends all the same.
             let ends_within_s = ttl_s.map(|ttl_s| (ttl_s + limit.as_secs_f64()).min(TTL_MAX_S));
-            let plan = Plan { config, spec, keys, incarnation: &labels.incarnation, size, ttl_s: ends_within_s };
+            let fetches = match fetched {
+                Some(found) => Some((self.caller.step(deadline, found.url(&shared.aws)).await?, found.sha256.as_str())),
+                None => None,
+            };
+            let incarnation = &labels.incarnation;
+            let plan = Plan { config, spec, keys, incarnation, size, ttl_s: ends_within_s, fetches };
             let mut others: BTreeMap<_, _> = config.tags.clone();
             others.extend(options.tags.clone());
             let order = Order {
@@ -149,7 +164,15 @@ impl Creation {
                 config,
                 settings,
                 definitions: &shared.definitions,
-                recipe: Recipe { config, settings, region: &shared.aws.region, image, ports },
+                recipe: Recipe {
+                    config,
+                    settings,
+                    region: &shared.aws.region,
+                    image: &pulled,
+                    ports,
+                    bucket: bucket.as_ref(),
+                    mounts: &mounts,
+                },
                 capacity: options.capacity.unwrap_or(config.capacity),
                 overrides: plan.overrides()?,
                 tags: labels.to_tags(&others)?,
@@ -169,6 +192,17 @@ impl Creation {
             }
             return Err(as_create(error));
         }
+    }
+
+    /// The image of the spec, and the one that AWS pulls: built or copied first, where that is wanted.
+    async fn image(&self, options: &FargateOptions) -> Result<(String, String)> {
+        if let Some(folder) = &options.environment_dir {
+            let built = build_folder(&self.shared, folder).await?;
+            return Ok((built.clone(), built));
+        }
+        let image = self.spec.image.as_deref();
+        let image = image.ok_or_else(|| SandboxError::invalid_input("image", "a fargate sandbox needs an image"))?;
+        Ok((image.to_owned(), mirrored(&self.shared, image).await?))
     }
 
     /// One launch, until commands run.
@@ -307,7 +341,7 @@ impl Starting<'_> {
             kind => kind,
         };
         let text = format!("the agent of the task is not reached at {at}: {}", error.message());
-        let help = "do the security groups let this machine in, and is the sidecar's image as the README says?";
+        let help = "do the security groups let this machine in, and is the sidecar's image, if there is one, as the README says?";
         SandboxError::new(kind, text).with_source(error).with_help(help).into()
     }
 }

@@ -12,26 +12,34 @@ use serde_json::{Value, json};
 use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
-    aws::{Aws, Class, backoff, tag_list},
+    aws::{Aws, Bucket, Class, backoff, tag_list},
     config::{Architecture, FargateConfig, TransportKind},
     error::NAME,
     key::sha256,
+    scripts::{bootstrap_script, relay_script, ssh_script},
     settings::Settings,
+    storage::{self, Mount},
 };
 
 /// The containers.
 pub(crate) const MAIN: &str = "main";
 pub(crate) const SSH: &str = "ssh";
 const AGENT: &str = "agent";
+const RELAY: &str = "s3";
 /// The volume that they share, and where.
 const VOLUME: &str = "sandbox";
-const FOLDER: &str = "/.sandbox";
+pub(crate) const FOLDER: &str = "/.sandbox";
+/// The agent's file in it.
+pub(crate) const AGENT_FILE: &str = "/.sandbox/agent";
 /// The agent's socket in it.
 pub(crate) const SOCKET: &str = "/.sandbox/agent.sock";
 
 /// What the agent is told, and the hash of the token that it demands.
 pub(crate) const CONFIG_VARIABLE: &str = "SANDBOX_AGENT_CONFIG";
 pub(crate) const TOKEN_VARIABLE: &str = "SANDBOX_AGENT_TOKEN_SHA256";
+/// Where an image fetches the agent, and what it must find there.
+pub(crate) const URL_VARIABLE: &str = "SANDBOX_AGENT_URL";
+pub(crate) const SHA256_VARIABLE: &str = "SANDBOX_AGENT_SHA256";
 /// The key with which the SSH server is entered.
 pub(crate) const SSH_VARIABLE: &str = "SANDBOX_SSH_PUBLIC_KEY";
 
@@ -50,20 +58,31 @@ pub(crate) struct Recipe<'a> {
     pub(crate) image: &'a str,
     /// Ports that are published on the task's own address.
     pub(crate) ports: &'a [u16],
+    /// By way of which large files move.
+    pub(crate) bucket: Option<&'a Bucket>,
+    /// File systems that the sandbox sees.
+    pub(crate) mounts: &'a [Mount],
 }
 
 impl Recipe<'_> {
     /// The definition, but for its name and tags.
     fn contents(&self) -> Value {
         let (config, settings) = (self.config, self.settings);
-        let mut containers = vec![self.agent(), self.main()];
-        if config.transport == TransportKind::Ssh {
-            containers.push(self.ssh());
+        let mut containers = vec![self.main()];
+        // Without that image the sandbox's own fetches the agent.
+        if let Some(sidecar) = settings.sidecar_image.as_deref() {
+            containers.insert(0, self.agent(sidecar));
+            if config.transport == TransportKind::Ssh {
+                containers.push(self.ssh(sidecar));
+            }
+            containers.extend(self.bucket.map(|bucket| self.relay(sidecar, bucket)));
         }
         let architecture = match config.architecture {
             Architecture::X86_64 => "X86_64",
             Architecture::Aarch64 => "ARM64",
         };
+        let mut volumes = vec![json!({ "name": VOLUME })];
+        volumes.extend(storage::volumes(self.mounts));
         let mut contents = json!({
             "requiresCompatibilities": ["FARGATE"],
             "networkMode": "awsvpc",
@@ -71,7 +90,7 @@ impl Recipe<'_> {
             "memory": MEMORY,
             "runtimePlatform": { "operatingSystemFamily": "LINUX", "cpuArchitecture": architecture },
             "executionRoleArn": settings.execution_role_arn,
-            "volumes": [{ "name": VOLUME }],
+            "volumes": volumes,
             "containerDefinitions": containers,
         });
         if let Some(role) = &settings.task_role_arn {
@@ -99,11 +118,11 @@ impl Recipe<'_> {
     }
 
     /// Puts the agent into the volume, and ends.
-    fn agent(&self) -> Value {
-        let mut container = self.container(AGENT, &self.settings.sidecar_image, false, true);
+    fn agent(&self, image: &str) -> Value {
+        let mut container = self.container(AGENT, image, false, true);
         let from = &self.config.sidecar.agent_path;
         let script = format!(
-            "set -eu\ncp {from} {FOLDER}/agent.new\nchmod 0755 {FOLDER}/agent.new\nmv {FOLDER}/agent.new {FOLDER}/agent\n"
+            "set -eu\ncp {from} {AGENT_FILE}.new\nchmod 0755 {AGENT_FILE}.new\nmv {AGENT_FILE}.new {AGENT_FILE}\n"
         );
         container["entryPoint"] = json!(["sh", "-c"]);
         container["command"] = json!([script]);
@@ -111,8 +130,8 @@ impl Recipe<'_> {
     }
 
     /// Starts beside the others: nothing waits for a health check, which ECS does every five seconds at best.
-    fn ssh(&self) -> Value {
-        let mut container = self.container(SSH, &self.settings.sidecar_image, true, false);
+    fn ssh(&self, image: &str) -> Value {
+        let mut container = self.container(SSH, image, true, false);
         let port = self.config.sidecar.ssh_port;
         container["entryPoint"] = json!(["sh", "-c"]);
         container["command"] = json!([ssh_script(port)]);
@@ -120,9 +139,20 @@ impl Recipe<'_> {
         container
     }
 
+    /// The way to the bucket. A sandbox lives on without it.
+    fn relay(&self, image: &str, bucket: &Bucket) -> Value {
+        let mut container = self.container(RELAY, image, false, true);
+        container["entryPoint"] = json!(["sh", "-c"]);
+        container["command"] = json!([relay_script(bucket)]);
+        container
+    }
+
     /// The sandbox: the agent serves whatever the image's entry point is.
     fn main(&self) -> Value {
         let mut container = self.container(MAIN, self.image, true, true);
+        if let Some(points) = container["mountPoints"].as_array_mut() {
+            points.extend(storage::mount_points(self.mounts));
+        }
         let config = self.config;
         let door = format!("0.0.0.0:{}", config.agent_port);
         let listen = match config.transport {
@@ -130,9 +160,18 @@ impl Recipe<'_> {
             TransportKind::Direct => ["--listen-tcp", &door],
         };
         let told = ["--config-env", CONFIG_VARIABLE, "--token-sha256-env", TOKEN_VARIABLE];
-        container["entryPoint"] = json!([format!("{FOLDER}/agent")]);
-        container["command"] = ["serve"].iter().chain(&listen).chain(&told).copied().collect();
-        container["dependsOn"] = json!([{ "containerName": AGENT, "condition": "SUCCESS" }]);
+        let arguments = ["serve"].iter().chain(&listen).chain(&told).copied();
+        if self.settings.sidecar_image.is_some() {
+            container["entryPoint"] = json!([AGENT_FILE]);
+            container["command"] = arguments.collect();
+            container["dependsOn"] = json!([{ "containerName": AGENT, "condition": "SUCCESS" }]);
+        } else {
+            // What follows the script are its own arguments, behind its name.
+            let script = json!([bootstrap_script(), "sandbox"]);
+            container["entryPoint"] = json!(["sh", "-c"]);
+            container["command"] =
+                script.as_array().into_iter().flatten().cloned().chain(arguments.map(Value::from)).collect();
+        }
         if config.transport == TransportKind::Direct {
             let ports = std::iter::once(&config.agent_port).chain(self.ports);
             container["portMappings"] = ports.map(|port| json!({ "containerPort": port, "protocol": "tcp" })).collect();
@@ -142,45 +181,6 @@ impl Recipe<'_> {
         }
         container
     }
-}
-
-/// The SSH server lets in one key: no shell, nothing listens for it, and it connects to what is in the task. Sockets alone
-/// cannot be allowed: without TCP the server refuses them, too.
-fn ssh_script(port: u16) -> String {
-    let folder = "/run/sandbox";
-    format!(
-        "set -eu
-umask 077
-mkdir -p {folder} /run/sshd /var/empty
-printf '%s\\n' \"restrict,port-forwarding ${SSH_VARIABLE}\" > {folder}/authorized_keys
-ssh-keygen -q -t ed25519 -N '' -f {folder}/host_key
-cat > {folder}/sshd_config <<'END'
-Port {port}
-ListenAddress 0.0.0.0
-HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
-StrictModes no
-AllowUsers root
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-AllowTcpForwarding local
-AllowStreamLocalForwarding local
-AllowAgentForwarding no
-X11Forwarding no
-PermitTunnel no
-PermitTTY no
-UseDNS no
-PidFile none
-LogLevel ERROR
-LoginGraceTime 30
-MaxStartups 64:30:128
-ClientAliveInterval 30
-ClientAliveCountMax 4
-END
-exec \"$(command -v sshd || echo /usr/sbin/sshd)\" -D -e -f {folder}/sshd_config
-"
-    )
 }
 
 /// The family's name: the same contents have the same one.
@@ -274,12 +274,13 @@ mod tests {
             execution_role_arn: "arn:aws:iam::1:role/exec".into(),
             task_role_arn: None,
             log_group: None,
-            sidecar_image: "sidecar:1".into(),
+            s3_bucket: None,
+            sidecar_image: Some("sidecar:1".into()),
         }
     }
 
     fn contents(config: &FargateConfig, settings: &Settings, image: &str, ports: &[u16]) -> Value {
-        Recipe { config, settings, region: "r", image, ports }.contents()
+        Recipe { config, settings, region: "r", image, ports, bucket: None, mounts: &[] }.contents()
     }
 
     #[test]
@@ -330,6 +331,20 @@ mod tests {
         let ports: Vec<_> = containers[1]["portMappings"].as_array().unwrap().iter().collect();
         assert_eq!((&ports[0]["containerPort"], &ports[1]["containerPort"]), (&json!(52223), &json!(80)));
         assert_eq!(containers[1]["command"][2], "0.0.0.0:52223");
+    }
+
+    #[test]
+    fn without_a_sidecar_the_image_fetches_the_agent_and_is_the_only_container() {
+        let config = FargateConfig { transport: TransportKind::Direct, ..FargateConfig::default() };
+        let contents = contents(&config, &Settings { sidecar_image: None, ..settings() }, "a:1", &[]);
+        let containers = contents["containerDefinitions"].as_array().unwrap();
+        assert_eq!((containers.len(), &containers[0]["entryPoint"]), (1, &json!(["sh", "-c"])));
+        assert!(containers[0].get("dependsOn").is_none());
+        let command = containers[0]["command"].as_array().unwrap();
+        assert_eq!(
+            (&command[1], &command[2], &command[4]),
+            (&json!("sandbox"), &json!("serve"), &json!("0.0.0.0:52223"))
+        );
     }
 
     fn aws(stub: &Stub) -> Aws {
@@ -385,7 +400,15 @@ mod tests {
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -400,7 +423,15 @@ mod tests {
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -409,7 +440,15 @@ mod tests {
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] };
+        let recipe = Recipe {
+            config: &config,
+            settings: &settings,
+            region: "r",
+            image: "a",
+            ports: &[],
+            bucket: None,
+            mounts: &[],
+        };
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));

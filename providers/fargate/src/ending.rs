@@ -6,6 +6,7 @@ use crate::{
     aws::{Task, one_line},
     definition::MAIN,
     error::NAME,
+    scripts::{NO_PROGRAM, NOT_FETCHED, NOT_THE_SAME, NOT_WRITTEN},
     time::now_ms,
 };
 
@@ -77,6 +78,9 @@ pub(crate) fn not_started(task: &Task, image: &str) -> Ended {
         // Limits of the registry, and of the network.
         return Ended { error: SandboxError::create(message), may_retry: true };
     }
+    if let Some(ended) = without_agent(task, image) {
+        return ended;
+    }
     let may_retry = task.stop_code == "SpotInterruption"
         || says(&[
             "network interface",
@@ -91,6 +95,28 @@ pub(crate) fn not_started(task: &Task, image: &str) -> Ended {
         _ => ErrorKind::Create,
     };
     Ended { error: SandboxError::new(kind, message).with_provider(NAME), may_retry }
+}
+
+/// An image that was to fetch the agent, and did not.
+fn without_agent(task: &Task, image: &str) -> Option<Ended> {
+    let main = task.containers.iter().find(|container| container.name == MAIN)?;
+    let (what, may_retry) = match main.exit_code {
+        Some(NO_PROGRAM) => ("has neither curl nor wget to fetch the agent", false),
+        Some(NOT_FETCHED) => ("could not fetch the agent from the bucket", true),
+        Some(NOT_THE_SAME) => ("has fetched something else than the agent", true),
+        Some(NOT_WRITTEN) => ("cannot write the agent to its folder", false),
+        None if main.reason.contains("CannotStartContainer") && is_about_sh(&main.reason) => {
+            ("cannot be started; without the sidecar's image it needs a shell to fetch the agent", false)
+        }
+        _ => return None,
+    };
+    let error = SandboxError::new(ErrorKind::CreateVerification, format!("image {image:?} {what}"));
+    let help = "set sidecar.image, which brings the agent into any image; else let tasks reach the bucket";
+    Some(Ended { error: error.with_provider(NAME).with_field("image").with_help(help), may_retry })
+}
+
+fn is_about_sh(reason: &str) -> bool {
+    reason.contains("\"sh\"") || reason.ends_with(": sh")
 }
 
 #[cfg(test)]
@@ -121,6 +147,8 @@ mod tests {
             (task(failed, "CannotPullContainerError: 403 Forbidden", None, ""), ErrorKind::Unauthorized, false),
             (task(failed, "ResourceInitializationError: no role", None, ""), ErrorKind::Create, false),
             (task("SpotInterruption", "", None, ""), ErrorKind::Create, true),
+            (task("EssentialContainerExited", "x", Some(193), ""), ErrorKind::CreateVerification, false),
+            (task("EssentialContainerExited", "x", Some(194), ""), ErrorKind::CreateVerification, true),
             (
                 task("EssentialContainerExited", "Essential container in task exited", Some(1), ""),
                 ErrorKind::CreateVerification,

@@ -51,7 +51,6 @@ pub(crate) fn info(config: &FargateConfig, region: &str) -> ProviderInfo {
         .refuses(Field::Pids, "Fargate has no such limit")
         .refuses(Field::Sidecars, "a task has the sandbox and what serves it")
         .refuses(Field::VolumesBind, "a task has no host whose folders could be mounted")
-        .refuses(Field::VolumesNamed, "a task's disk is its own, and goes with it")
         .refuses(Field::VolumesTmpfs, "Fargate mounts no memory")
         .refuses(Field::NetworkNone, network)
         .refuses(Field::NetworkHost, network)
@@ -63,6 +62,10 @@ pub(crate) fn info(config: &FargateConfig, region: &str) -> ProviderInfo {
         .refuses(Field::Privileged, "Fargate allows none")
         .with_detail("region", region)
         .with_detail("transport", transport);
+    info = match config.volumes.is_empty() {
+        true => info.refuses(Field::VolumesNamed, "the setting volumes names no file system"),
+        false => info.honours([Field::VolumesNamed]),
+    };
     info.fields.extend(OPTIONS.map(|option| (format!("provider_options.{option}"), FieldSupport::Honoured)));
     info
 }

@@ -283,7 +283,8 @@ mod tests {
             execution_role_arn: "r".into(),
             task_role_arn: None,
             log_group: None,
-            sidecar_image: "i".into(),
+            s3_bucket: None,
+            sidecar_image: Some("i".into()),
         };
         let aws = Aws::new(&config, Environment::default()).unwrap();
         let definitions = Definitions::default();
@@ -292,7 +293,15 @@ mod tests {
             config: &config,
             settings: &settings,
             definitions: &definitions,
-            recipe: Recipe { config: &config, settings: &settings, region: "r", image: "a", ports: &[] },
+            recipe: Recipe {
+                config: &config,
+                settings: &settings,
+                region: "r",
+                image: "a",
+                ports: &[],
+                bucket: None,
+                mounts: &[],
+            },
             capacity,
             overrides: json!({}),
             tags: BTreeMap::new(),

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod aws;
+mod bootstrap;
 mod config;
 mod create;
 mod definition;
@@ -19,6 +20,8 @@ mod endpoint;
 mod error;
 mod exec;
 mod files;
+mod forwarding;
+mod images;
 mod info;
 mod jobs;
 mod key;
@@ -31,17 +34,20 @@ mod policy;
 mod poller;
 mod provider;
 mod sandbox;
+mod scripts;
 mod sessions;
 mod settings;
 mod size;
+mod staging;
+mod storage;
 mod sweep;
 mod tags;
 mod time;
 mod transport;
 
 pub use config::{
-    Address, Architecture, Capacity, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig, StaticCredentials,
-    TransportKind,
+    Address, Architecture, BuildConfig, Capacity, EfsConfig, FargateConfig, KeySource, ServiceEndpoints, SidecarConfig,
+    StaticCredentials, TransportKind,
 };
 pub use policy::{Needs, needs};
 pub use provider::FargateProvider;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     config::{FargateConfig, TransportKind},
-    definition::{CONFIG_VARIABLE, MAIN, SSH, SSH_VARIABLE, TOKEN_VARIABLE},
+    definition::{CONFIG_VARIABLE, MAIN, SHA256_VARIABLE, SSH, SSH_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE},
     error::NAME,
     key::Keys,
     size::Size,
@@ -23,6 +23,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) incarnation: &'a str,
     pub(crate) size: Size,
     pub(crate) ttl_s: Option<f64>,
+    /// Where the image fetches the agent, and its SHA-256.
+    pub(crate) fetches: Option<(String, &'a str)>,
 }
 
 impl Plan<'_> {
@@ -32,10 +34,14 @@ impl Plan<'_> {
     /// `InvalidInput` where they are longer than ECS takes.
     pub(crate) fn overrides(&self) -> Result<Value> {
         let variable = |name: &str, value: String| json!({ "name": name, "value": value });
-        let agent = [
+        let mut agent = vec![
             variable(CONFIG_VARIABLE, self.agent_config().to_string()),
             variable(TOKEN_VARIABLE, self.keys.token_sha256(self.incarnation)),
         ];
+        if let Some((url, sha256)) = &self.fetches {
+            agent.push(variable(URL_VARIABLE, url.clone()));
+            agent.push(variable(SHA256_VARIABLE, (*sha256).to_owned()));
+        }
         let mut containers = vec![json!({ "name": MAIN, "environment": agent })];
         if self.config.transport == TransportKind::Ssh {
             let key = variable(SSH_VARIABLE, self.keys.ssh_public(self.incarnation)?);
@@ -110,7 +116,7 @@ mod tests {
     fn overrides(config: &FargateConfig, spec: &SandboxSpec) -> sandbox_core::Result<Value> {
         let keys = Keys::of_test();
         let size = Size { cpu: 2048, memory_mib: 4096, disk_gib: Some(30) };
-        Plan { config, spec, keys: &keys, incarnation: "inc", size, ttl_s: Some(60.0) }.overrides()
+        Plan { config, spec, keys: &keys, incarnation: "inc", size, ttl_s: Some(60.0), fetches: None }.overrides()
     }
 
     fn variables(overrides: &Value, container: usize) -> std::collections::BTreeMap<String, String> {

@@ -18,7 +18,7 @@ pub struct Needs {
     pub orchestrator: Value,
     /// The policy of the role with which AWS pulls images and writes logs.
     pub execution_role: Value,
-    /// The policy of the sandboxed code: none of its statements allows anything.
+    /// The policy of the sandboxed code: nothing, but for file systems that ask for its rights.
     pub task_role: Value,
     /// Which ports must be open, and to whom.
     pub network: Value,
@@ -49,7 +49,7 @@ pub fn needs(config: &FargateConfig, images: &[String]) -> Result<Needs> {
     Ok(Needs {
         orchestrator: policy(orchestrator(config, &place)),
         execution_role: policy(execution_role(config, &place, &all_images)),
-        task_role: policy(Vec::new()),
+        task_role: policy(task_role(config, &place)),
         network: network(config, &place),
     })
 }
@@ -125,15 +125,38 @@ fn orchestrator(config: &FargateConfig, place: &Place) -> Vec<Value> {
         let resource = format!("parameter/{}", name.trim_start_matches('/'));
         statements.push(allow(&["ssm:GetParameter"], place.arn("ssm", &resource)));
     }
+    if let Some(bucket) = &config.s3_bucket {
+        let objects = format!("arn:{}:s3:::{bucket}/{}/*", place.partition, config.s3_prefix);
+        statements.push(allow(&["s3:PutObject", "s3:GetObject", "s3:DeleteObject"], objects));
+    }
+    statements.extend(images(config, place));
     if let KeySource::SecretArn(arn) = &config.key {
         statements.push(allow(&["secretsmanager:GetSecretValue"], arn.as_str()));
     }
     statements
 }
 
+/// What copying and building images needs.
+fn images(config: &FargateConfig, place: &Place) -> Vec<Value> {
+    let (Some(repository), Some(project)) = (&config.ecr_repository, &config.build.project) else { return Vec::new() };
+    let name = repository.split_once(".dkr.ecr.").and_then(|(_, rest)| rest.split_once('/'));
+    let name = name.map_or(repository.as_str(), |(_, name)| name);
+    let builds = ["codebuild:StartBuild", "codebuild:BatchGetBuilds", "codebuild:StopBuild"];
+    vec![
+        allow(&["ecr:DescribeRepositories", "ecr:DescribeImages"], place.arn("ecr", &format!("repository/{name}"))),
+        allow(&builds, place.arn("codebuild", &format!("project/{project}"))),
+        // What a build says.
+        allow(&["logs:GetLogEvents"], place.arn("logs", &format!("log-group:/aws/codebuild/{project}:log-stream:*"))),
+    ]
+}
+
 fn execution_role(config: &FargateConfig, place: &Place, images: &[&str]) -> Vec<Value> {
     let mut statements = Vec::new();
     let mut repositories: Vec<String> = images.iter().filter_map(|image| repository(image, place.partition)).collect();
+    if let Some(own) = config.ecr_repository.as_ref().filter(|_| config.build.project.is_some()) {
+        let known = repository(own, place.partition);
+        repositories.push(known.unwrap_or_else(|| place.arn("ecr", &format!("repository/{own}"))));
+    }
     repositories.sort();
     repositories.dedup();
     if !repositories.is_empty() {
@@ -147,6 +170,27 @@ fn execution_role(config: &FargateConfig, place: &Place, images: &[&str]) -> Vec
     if let Some(secret) = &config.image_pull_secret_arn {
         statements.push(allow(&["secretsmanager:GetSecretValue"], secret.as_str()));
     }
+    statements
+}
+
+/// The file systems whose setting `iam` is on.
+fn task_role(config: &FargateConfig, place: &Place) -> Vec<Value> {
+    let systems = config.volumes.values().chain(&config.shared_storage).filter(|system| system.iam);
+    let mut statements: Vec<Value> = systems
+        .map(|system| {
+            let actions = ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"];
+            let resource = place.arn("elasticfilesystem", &format!("file-system/{}", system.file_system_id));
+            match &system.access_point_id {
+                None => allow(&actions, resource),
+                Some(point) => {
+                    let point = place.arn("elasticfilesystem", &format!("access-point/{point}"));
+                    let condition = json!({ "StringEquals": { "elasticfilesystem:AccessPointArn": point } });
+                    allow_if(&actions, resource, condition)
+                }
+            }
+        })
+        .collect();
+    statements.dedup();
     statements
 }
 
@@ -168,14 +212,22 @@ fn network(config: &FargateConfig, place: &Place) -> Value {
     if config.transport == TransportKind::Direct {
         inbound.push(json!({ "protocol": "tcp", "port": "those of specs", "from": "whoever uses their endpoints" }));
     }
+    let mut outbound = vec![json!({
+        "protocol": "tcp", "port": 443,
+        "to": "the registry of the images, and the log service; through a NAT, VPC endpoints, or assign_public_ip",
+    })];
+    if config.shared_storage.is_some() || !config.volumes.is_empty() {
+        outbound.push(json!({ "protocol": "tcp", "port": 2049, "to": "the mount targets of the file systems" }));
+    }
+    if config.s3_bucket.is_some() {
+        outbound
+            .push(json!({ "protocol": "tcp", "port": 443, "to": "the bucket; a gateway endpoint of S3 is enough" }));
+    }
     json!({
         "security_groups": config.security_groups,
         "tasks": {
             "inbound": inbound,
-            "outbound": [{
-                "protocol": "tcp", "port": 443,
-                "to": "the registry of the images, and the log service; through a NAT, VPC endpoints, or assign_public_ip",
-            }],
+            "outbound": outbound,
         },
         "orchestrator": {
             "outbound": [
@@ -230,13 +282,21 @@ mod tests {
                 "iam:PassRole",
             ]
         );
-        let code = [include_str!("aws/ecs.rs"), include_str!("aws/ec2.rs"), include_str!("aws/secrets.rs")].concat();
+        let code = [
+            include_str!("aws/ecs.rs"),
+            include_str!("aws/ec2.rs"),
+            include_str!("aws/secrets.rs"),
+            include_str!("aws/s3.rs"),
+            include_str!("aws/ecr.rs"),
+            include_str!("aws/codebuild.rs"),
+        ]
+        .concat();
         let all = base();
         let full = of(
             json!({
                 "region": all["region"], "cluster": all["cluster"], "address": "public", "assign_public_ip": true,
                 "settings_parameter": "/boxes", "key": {"secret_arn": "arn:aws:secretsmanager:r:1:secret:k"},
-                "tags": {"a": "b"},
+                "tags": {"a": "b"}, "s3_bucket": "staging", "ecr_repository": "boxes", "build": {"project": "builder"},
             }),
             &[],
         );
@@ -244,7 +304,7 @@ mod tests {
             let name = action.split_once(':').unwrap().1;
             assert!(name == "PassRole" || code.contains(&format!("\"{name}\"")), "{action} is never called");
         }
-        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue"];
+        let called = ["DescribeNetworkInterfaces", "GetParameter", "GetSecretValue", "PutObject", "StopBuild"];
         assert!(called.iter().all(|name| actions(&full.orchestrator).iter().any(|action| action.ends_with(name))));
     }
 
@@ -275,6 +335,9 @@ mod tests {
             ("log_group", json!("/boxes")),
             ("task_role_arn", json!("arn:aws:iam::123456789012:role/task")),
             ("tags", json!({"a": "b"})),
+            ("s3_bucket", json!("staging")),
+            ("ecr_repository", json!("123456789012.dkr.ecr.eu-central-1.amazonaws.com/boxes")),
+            ("build", json!({"project": "builder"})),
         ] {
             settings[key] = value;
         }
@@ -311,9 +374,33 @@ mod tests {
     }
 
     #[test]
+    fn of_a_bucket_a_registry_and_a_build_service_only_our_own_is_touched() {
+        let text = of(everything(), &[]).orchestrator.to_string();
+        assert!(text.contains(r#""Resource":"arn:aws:s3:::staging/sandbox/*""#), "{text}");
+        for resource in [
+            "ecr:eu-central-1:123456789012:repository/boxes\"",
+            "codebuild:eu-central-1:123456789012:project/builder\"",
+            "log-group:/aws/codebuild/builder:log-stream:*\"",
+        ] {
+            assert!(text.contains(resource), "{resource} is not in {text}");
+        }
+        assert!(!text.contains("s3:List"));
+    }
+
+    #[test]
     fn the_sandboxed_code_may_do_nothing() {
         assert_eq!(of(base(), &[]).task_role["Statement"], json!([]));
         assert_eq!(of(everything(), &[]).task_role["Statement"], json!([]));
+        let mut storage = everything();
+        storage["shared_storage"] = json!({"file_system_id": "fs-1", "access_point_id": "fsap-2", "iam": true});
+        storage["volumes"] = json!({"plain": {"file_system_id": "fs-3"}});
+        let policy = of(storage, &[]).task_role;
+        let statements = policy["Statement"].as_array().unwrap();
+        assert_eq!(statements.len(), 1, "a file system asks for rights only where it is told to: {policy}");
+        let arn = "arn:aws:elasticfilesystem:eu-central-1:123456789012";
+        assert_eq!(statements[0]["Resource"], format!("{arn}:file-system/fs-1"));
+        let point = &statements[0]["Condition"]["StringEquals"]["elasticfilesystem:AccessPointArn"];
+        assert_eq!(*point, format!("{arn}:access-point/fsap-2"));
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::{
 
 use sandbox_agent_client::AgentFiles;
 use sandbox_core::{
-    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
-    PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
-    SandboxSpec, SandboxStatus, async_trait, tracing,
+    BackgroundServices, BuildImage, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep,
+    Metrics, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxError, SandboxHandle, SandboxProvider,
+    SandboxSpec, SandboxStatus, SharedStorage, async_trait, tracing,
 };
 use tokio::{
     sync::{OnceCell, Semaphore},
@@ -19,18 +19,21 @@ use tokio::{
 };
 
 use crate::{
-    aws::{Aws, Cluster, Environment, Task},
+    aws::{Aws, Bucket, Cluster, Environment, Task},
+    bootstrap::Fetched,
     config::FargateConfig,
     create::create,
     definition::Definitions,
     ending::ending,
     error::{NAME, not_found},
     exec,
+    images::Images,
     info::info,
     key::Keys,
     poller::Poller,
     sandbox::{GENERATION, Sandbox, text},
     settings::Settings,
+    staging::Staging,
     tags::Labels,
 };
 
@@ -53,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) run_id: String,
     settings: OnceCell<Settings>,
     keys: OnceCell<Keys>,
+    fetched: OnceCell<Fetched>,
+    pub(crate) images: Images,
     poller: Mutex<Option<Arc<Poller>>>,
     turns: Option<Arc<Semaphore>>,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
@@ -74,6 +79,8 @@ impl FargateProvider {
             run_id: sandbox_agent_client::random_hex(8)?,
             settings: OnceCell::new(),
             keys: OnceCell::new(),
+            fetched: OnceCell::new(),
+            images: Images::default(),
             poller: Mutex::default(),
             turns,
             sandboxes: Mutex::default(),
@@ -106,6 +113,12 @@ impl Shared {
     pub(crate) async fn keys(&self, deadline: Instant) -> Result<&Keys> {
         let load = || Keys::load(&self.config.key, &self.aws, deadline);
         self.keys.get_or_try_init(load).await.map_err(|error| error.with_provider(NAME))
+    }
+
+    /// The agent that images fetch; put into the bucket once.
+    pub(crate) async fn fetched(&self, bucket: &Bucket) -> Result<&Fetched> {
+        let find = || Fetched::find(&self.config, &self.aws, bucket);
+        self.fetched.get_or_try_init(find).await.map_err(|error| error.with_provider(NAME))
     }
 
     /// Who asks for the tasks that start.
@@ -235,13 +248,25 @@ impl SandboxProvider for FargateProvider {
     }
 
     async fn upload_file(&self, handle: &SandboxHandle, local: &Path, remote: &ByteString) -> Result<()> {
+        let sandbox = self.shared.open(handle).await?;
+        if let Some(staging) = Staging::of(&self.shared, &sandbox).await?
+            && sandbox.explained(&self.shared, staging.upload(local, remote)).await?
+        {
+            return Ok(());
+        }
         let work = async |client| AgentFiles(&client).upload_file(local, remote.clone()).await;
-        self.shared.open(handle).await?.ask(&self.shared, work).await
+        sandbox.ask(&self.shared, work).await
     }
 
     async fn download_file(&self, handle: &SandboxHandle, remote: &ByteString, local: &Path) -> Result<()> {
+        let sandbox = self.shared.open(handle).await?;
+        if let Some(staging) = Staging::of(&self.shared, &sandbox).await?
+            && sandbox.explained(&self.shared, staging.download(remote, local)).await?
+        {
+            return Ok(());
+        }
         let work = async |client| AgentFiles(&client).download_file(remote.clone(), local).await;
-        self.shared.open(handle).await?.ask(&self.shared, work).await
+        sandbox.ask(&self.shared, work).await
     }
 
     async fn status(&self, handle: &SandboxHandle) -> Result<SandboxStatus> {
@@ -272,6 +297,11 @@ impl SandboxProvider for FargateProvider {
 
     fn as_background_services(&self) -> Option<&dyn BackgroundServices> {
         Some(self)
+    }
+
+    fn as_build_image(&self) -> Option<&dyn BuildImage> {
+        let config = &self.shared.config;
+        (config.ecr_repository.is_some() && config.build.project.is_some()).then_some(self as _)
     }
 
     fn as_connect(&self) -> Option<&dyn Connect> {
@@ -308,6 +338,10 @@ impl SandboxProvider for FargateProvider {
 
     fn as_pty_attach(&self) -> Option<&dyn PtyAttach> {
         Some(self)
+    }
+
+    fn as_shared_storage(&self) -> Option<&dyn SharedStorage> {
+        self.shared.config.shared_storage.as_ref().map(|_| self as _)
     }
 
     fn as_renew(&self) -> Option<&dyn Renew> {

@@ -97,8 +97,12 @@ impl Sandbox {
 
     /// Does work through the agent. Nothing is done twice: what breaks off under way is told.
     pub(crate) async fn ask<T>(&self, shared: &Shared, work: impl AsyncFnOnce(Client) -> Result<T>) -> Result<T> {
-        let done = async { work(self.client(shared).await?).await };
-        match done.await {
+        self.explained(shared, async { work(self.client(shared).await?).await }).await
+    }
+
+    /// Does work, whose failure may be the sandbox's own end.
+    pub(crate) async fn explained<T>(&self, shared: &Shared, work: impl Future<Output = Result<T>>) -> Result<T> {
+        match work.await {
             Ok(done) => Ok(done),
             Err(error) => Err(self.explain(shared, error).await),
         }

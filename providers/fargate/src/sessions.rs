@@ -1,17 +1,19 @@
 //! Terminals, ports and services: what the agent holds for a client.
 
-use sandbox_agent_client::{ForwardTarget, attach_pty, create_pty, forward_ports, open_port};
+use std::sync::Arc;
+
+use sandbox_agent_client::{attach_pty, create_pty, open_port};
 use sandbox_core::{
     AttachOptions, BackgroundServices, ErrorKind, ExecRequest, ExecStream, PortForwarding, PortStream, Pty, PtyAttach,
     PtyStream, Result, SandboxError, SandboxHandle, SandboxProvider, SandboxPtySpec, SandboxStatus, async_trait,
 };
-use sandbox_protocol::Client;
 use tokio::time::Instant;
 
 use crate::{
     error::NAME,
+    forwarding::{Target, forward},
     provider::{CALL_LIMIT, FargateProvider},
-    sandbox,
+    sandbox::{self, Sandbox},
     tags::Labels,
 };
 
@@ -57,25 +59,24 @@ impl PortForwarding for FargateProvider {
 
     async fn forward_ports(&self, handle: &SandboxHandle, target: String, ports: Vec<u16>) -> Result<PortStream> {
         let sandbox = self.shared.open(handle).await?;
-        let target = match target.parse() {
-            Ok(address) => ForwardTarget::Address(address),
-            Err(_) => ForwardTarget::Sandbox(self.agent_of(&target).await?),
+        let target = match Target::parse(&target)? {
+            Some(target) => target,
+            None => Target::Sandbox(self.named(&target).await?),
         };
-        let work = async |client| forward_ports(&client, target, &ports).await;
-        sandbox.ask(&self.shared, work).await
+        forward(self.shared.clone(), sandbox, target, ports).await
     }
 }
 
 impl FargateProvider {
-    /// The agent of a sandbox that is named by its id alone.
-    async fn agent_of(&self, id: &str) -> Result<Client> {
+    /// A sandbox that is named by its id alone.
+    async fn named(&self, id: &str) -> Result<Arc<Sandbox>> {
         let unknown = || {
-            let message = "must be an address, or the id of a sandbox of this cluster";
+            let message = "must be an address, host, host:NAME, or the id of a sandbox of this cluster";
             SandboxError::invalid_input("target", message).with_provider(NAME)
         };
         let known = self.shared.sandboxes().get(id).cloned();
-        let sandbox = match known {
-            Some(sandbox) => sandbox,
+        match known {
+            Some(sandbox) => Ok(sandbox),
             None => {
                 let found = self.shared.describe(id, Instant::now() + CALL_LIMIT).await;
                 let found = match found {
@@ -84,9 +85,8 @@ impl FargateProvider {
                 };
                 let task = found.ok_or_else(unknown)?;
                 let labels = Labels::read(&task.tags()).ok_or_else(unknown)?;
-                self.shared.open(&sandbox::handle(&task.task_arn, &labels, None)).await?
+                self.shared.open(&sandbox::handle(&task.task_arn, &labels, None)).await
             }
-        };
-        sandbox.ask(&self.shared, async |client| Ok(client)).await
+        }
     }
 }

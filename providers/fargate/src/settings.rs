@@ -4,7 +4,10 @@ use sandbox_core::{Result, SandboxError, from_json};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::{aws::Aws, config::FargateConfig};
+use crate::{
+    aws::Aws,
+    config::{FargateConfig, TransportKind, is_bucket},
+};
 
 /// Where and as what tasks run.
 #[derive(Clone, Debug)]
@@ -16,7 +19,9 @@ pub(crate) struct Settings {
     pub(crate) execution_role_arn: String,
     pub(crate) task_role_arn: Option<String>,
     pub(crate) log_group: Option<String>,
-    pub(crate) sidecar_image: String,
+    pub(crate) s3_bucket: Option<String>,
+    /// None: images fetch the agent by themselves.
+    pub(crate) sidecar_image: Option<String>,
 }
 
 /// What the parameter may hold.
@@ -30,6 +35,7 @@ struct Shared {
     execution_role_arn: Option<String>,
     task_role_arn: Option<String>,
     log_group: Option<String>,
+    s3_bucket: Option<String>,
     sidecar: SharedSidecar,
 }
 
@@ -74,13 +80,17 @@ impl Settings {
                 .ok_or_else(|| missing("execution_role_arn"))?,
             task_role_arn: config.task_role_arn.clone().or(shared.task_role_arn),
             log_group: config.log_group.clone().or(shared.log_group),
-            sidecar_image: config
-                .sidecar
-                .image
-                .clone()
-                .or(shared.sidecar.image)
-                .ok_or_else(|| missing("sidecar.image"))?,
+            s3_bucket: config.s3_bucket.clone().or(shared.s3_bucket),
+            sidecar_image: config.sidecar.image.clone().or(shared.sidecar.image),
         };
+        if let Some(bucket) = &settings.s3_bucket {
+            is_bucket("s3_bucket", bucket)?;
+        }
+        let fetches = config.transport == TransportKind::Direct && settings.s3_bucket.is_some();
+        if settings.sidecar_image.is_none() && !fetches {
+            let other = "set it; or, for images with curl or wget, transport = \"direct\" and s3_bucket";
+            return Err(missing("sidecar.image").with_help(other));
+        }
         match settings.subnets.is_empty() {
             true => Err(missing("subnets")),
             false => Ok(settings),
@@ -94,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::{Settings, Shared};
-    use crate::config::FargateConfig;
+    use crate::config::{FargateConfig, TransportKind};
 
     #[test]
     fn what_is_given_goes_before_the_parameter_and_what_nobody_gives_is_named() {
@@ -117,6 +127,13 @@ mod tests {
             let error = Settings::merge(&FargateConfig::default(), without).unwrap_err();
             assert_eq!(error.field(), Some(field));
         }
+        let fetching = FargateConfig {
+            transport: TransportKind::Direct,
+            s3_bucket: Some("b-1".into()),
+            ..FargateConfig::default()
+        };
+        let without = Shared { sidecar: Default::default(), ..shared() };
+        assert_eq!(Settings::merge(&fetching, without).unwrap().sidecar_image, None, "images fetch the agent");
         let error = from_json::<Shared>(json!({"clusters": "x"}), "the settings parameter").unwrap_err();
         assert_eq!(error.help(), Some("did you mean \"cluster\"?"));
     }

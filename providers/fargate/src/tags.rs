@@ -15,6 +15,8 @@ const INCARNATION: &str = "sandbox.incarnation";
 /// Which secret its keys come from.
 const KEY: &str = "sandbox.key";
 const DOOR: &str = "sandbox.door";
+/// Where the relay leads by way of which large files move.
+const RELAY: &str = "sandbox.relay";
 const RUN: &str = "sandbox.run";
 const OWNER: &str = "sandbox.owner";
 const CREATED: &str = "sandbox.created";
@@ -38,6 +40,8 @@ pub(crate) struct Labels {
     pub(crate) transport: TransportKind,
     /// The port of the task at which it is entered.
     pub(crate) port: u16,
+    /// Host and port that the task's relay for large files leads to.
+    pub(crate) relay: Option<String>,
     pub(crate) identity: SandboxIdentity,
     pub(crate) name: Option<String>,
     pub(crate) image: String,
@@ -71,6 +75,9 @@ impl Labels {
         put(&mut tags, IMAGE, &self.image);
         if let Some(at) = identity.expires_at_ms {
             tags.insert(EXPIRES.to_owned(), at.to_string());
+        }
+        if let Some(relay) = &self.relay {
+            put(&mut tags, RELAY, relay);
         }
         if let Some(name) = &self.name {
             put(&mut tags, SANDBOX_NAME, name);
@@ -120,6 +127,7 @@ impl Labels {
             key_id: tags.get(KEY)?.clone(),
             transport,
             port: port.parse().ok()?,
+            relay: get(tags, RELAY),
             identity,
             name: get(tags, SANDBOX_NAME),
             image: get(tags, IMAGE)?,
@@ -237,6 +245,7 @@ mod tests {
             key_id: "cd".into(),
             transport: TransportKind::Ssh,
             port: 52222,
+            relay: Some("bucket.example:443".into()),
             identity: SandboxIdentity {
                 run_id: "run {1}".into(),
                 owner: Owner::Process { host: "a/b host".into(), pid: 7, start_time: 9 },

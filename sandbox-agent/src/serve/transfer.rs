@@ -16,7 +16,7 @@ use sandbox_protocol::{
 use super::{
     agent::Agent,
     files::work,
-    paths::{NewFile, Owner, bad_path, stat},
+    paths::{NewFile, Owner, Place, bad_path, stat},
 };
 
 /// Reading flags with which no kind of file makes `open` wait.
@@ -34,9 +34,7 @@ impl Agent {
         let place = self.place(&path)?;
         let shown = place.shown.clone();
         let (file, found) = work(move || {
-            let mut file = File::from(place.open(READ)?);
-            let found = stat(&file, b"").map_err(place.failed())?;
-            check_regular(&found, &place.shown)?;
+            let (mut file, found) = open_regular(&place)?;
             if range.offset > 0 {
                 file.seek(SeekFrom::Start(range.offset.min(i64::MAX as u64)))
                     .map_err(|error| SandboxError::io(&place.shown, error))?;
@@ -60,6 +58,12 @@ impl Agent {
     }
 
     pub(super) async fn file_write(&self, request: FileWrite, input: &mut Body) -> Result<StreamResponder> {
+        let bytes = self.write_all(request, input).await?;
+        StreamResponder::reply(&BytesMoved { bytes })
+    }
+
+    /// Writes a file with a whole body. Returns how many bytes it had.
+    pub(super) async fn write_all(&self, request: FileWrite, input: &mut Body) -> Result<u64> {
         let FileWrite { path, options } = request;
         check_mode(&options)?;
         let place = self.place(&path)?;
@@ -100,8 +104,16 @@ impl Agent {
             new.finish(mode, owner, &shown)
         })
         .await?;
-        StreamResponder::reply(&BytesMoved { bytes: total })
+        Ok(total)
     }
+}
+
+/// Opens a regular file for reading.
+pub(super) fn open_regular(place: &Place) -> Result<(File, FileStat)> {
+    let file = File::from(place.open(READ)?);
+    let found = stat(&file, b"").map_err(place.failed())?;
+    check_regular(&found, &place.shown)?;
+    Ok((file, found))
 }
 
 pub(super) fn check_mode(options: &WriteOptions) -> Result<()> {
@@ -122,7 +134,7 @@ pub(super) fn check_regular(found: &FileStat, shown: &str) -> Result<()> {
 }
 
 /// Sends what is there, not what was announced: a file of `/proc` says that it is empty and is not.
-async fn send(mut file: File, mut left: u64, sender: BodySender, shown: String) {
+pub(super) async fn send(mut file: File, mut left: u64, sender: BodySender, shown: String) {
     loop {
         let shown = shown.clone();
         let read = work(move || {

@@ -8,6 +8,7 @@ mod files;
 mod forward;
 mod jobs;
 mod life;
+mod objects;
 mod pty;
 mod size;
 mod support;

@@ -3,8 +3,6 @@
 //! A build that fails, or that nobody waits for any more, leaves no container and no image: what its steps have made is
 //! removed again. An image that another build uses meanwhile stays.
 
-mod context;
-mod ignore;
 mod progress;
 
 use std::{collections::HashMap, io, time::Duration};
@@ -17,13 +15,14 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use sandbox_agent_client::BuildContext;
 use sandbox_core::{
     BuildEvent, BuildImage, BuildRequest, BuiltImage, ControlReply, ControlRequest, ErrorKind, Result, SandboxError,
     Session, SessionControl, SessionSink, async_trait, tracing,
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use self::{context::Context, progress::Progress};
+use self::progress::Progress;
 use crate::{
     auth,
     config::{PullPolicy, is_platform},
@@ -46,9 +45,10 @@ impl BuildImage for DockerProvider {
         let references = check(&request)?;
         let opened = {
             let request = request.clone();
-            tokio::task::spawn_blocking(move || Context::open(&request)).await
+            tokio::task::spawn_blocking(move || BuildContext::open(&request)).await
         };
-        let context = opened.unwrap_or_else(|_| Err(SandboxError::internal("reading the context panicked")))?;
+        let opened = opened.unwrap_or_else(|_| Err(SandboxError::internal("reading the context panicked")));
+        let context = opened.map_err(|error| error.with_provider(NAME))?;
         let engine = &self.shared.engine;
         let credentials = auth::all(&engine.config).await?;
         let options = options(&request, &context, engine)?;
@@ -88,7 +88,7 @@ fn check(request: &BuildRequest) -> Result<Vec<Reference>> {
     request.tags.iter().enumerate().map(reference).collect()
 }
 
-fn options(request: &BuildRequest, context: &Context, engine: &Engine) -> Result<BuildImageOptions> {
+fn options(request: &BuildRequest, context: &BuildContext, engine: &Engine) -> Result<BuildImageOptions> {
     let mut args = HashMap::new();
     for (name, value) in request.args.iter() {
         let value = std::str::from_utf8(value.as_bytes()).map_err(|_| {
@@ -120,7 +120,7 @@ fn options(request: &BuildRequest, context: &Context, engine: &Engine) -> Result
 
 struct Build {
     shared: std::sync::Arc<Shared>,
-    context: Context,
+    context: BuildContext,
     options: BuildImageOptions,
     credentials: HashMap<String, bollard::auth::DockerCredentials>,
     references: Vec<Reference>,
@@ -177,6 +177,7 @@ impl Build {
         drop(said);
         // A context that could not be read is why the engine failed, if it is. One that the engine did not want is not.
         let packed = packing.await.unwrap_or_else(|_| Err(SandboxError::internal("packing the context panicked")));
+        let packed = packed.map_err(|error| error.with_provider(NAME));
         if let Some(error) = failure {
             let was_read = packed.as_ref().err().is_none_or(is_unwanted);
             return Err(if was_read { progress.failure(error, has_credentials) } else { packed.unwrap_err() });

@@ -138,7 +138,8 @@ impl Failure {
         }
         match code {
             "ClusterNotFoundException" => SandboxError::not_found(text).with_field("cluster"),
-            "ResourceNotFoundException" | "ParameterNotFound" => SandboxError::not_found(text),
+            "NoSuchBucket" => SandboxError::not_found(text).with_field("s3_bucket"),
+            "ResourceNotFoundException" | "ParameterNotFound" | "NoSuchKey" => SandboxError::not_found(text),
             "LimitExceededException" => SandboxError::exhausted(text),
             _ if has("InvalidParameter") || has("ClientException") || has("ValidationException") => {
                 SandboxError::new(ErrorKind::InvalidInput, text)

@@ -3,13 +3,16 @@
 //! The SDK's own crates would cost ten times the build and twice the size of everything else here.
 
 mod budget;
+mod codebuild;
 mod credentials;
 mod ec2;
+mod ecr;
 mod ecs;
 mod environment;
 mod failure;
 mod profile;
 mod region;
+mod s3;
 mod secrets;
 mod sign;
 #[cfg(test)]
@@ -26,10 +29,13 @@ use tokio::time::Instant;
 use self::{budget::Budget, credentials::Chain, failure::Failure, profile::Profile, sign::Unsigned};
 pub(crate) use self::{
     budget::backoff,
+    codebuild::Build,
+    ecr::{Repository, is_in_ecr},
     ecs::{Cluster, Failed, Launch, TASKS_MAX, Task, tag_list, task_id},
     environment::Environment,
     failure::{Class, by_words, one_line},
     region::{Service, partition},
+    s3::{Allowed, Bucket, OBJECT_MAX_BYTES, Object, transfer_limit},
 };
 use crate::{config::FargateConfig, error::NAME};
 
@@ -106,17 +112,11 @@ pub(crate) struct Aws {
     pub(crate) region: String,
     http: reqwest::Client,
     environment: Environment,
-    endpoints: Endpoints,
+    /// By service.
+    endpoints: Vec<String>,
+    config: FargateConfig,
     chain: Chain,
     budget: Arc<Budget>,
-}
-
-struct Endpoints {
-    ecs: String,
-    ec2: String,
-    ssm: String,
-    secretsmanager: String,
-    sts: String,
 }
 
 /// A client for every service.
@@ -168,21 +168,15 @@ impl Aws {
         let profile = Profile::read(config.profile.as_deref(), &environment);
         let region = region::region(config, &environment, &profile)?;
         let at = |service| region::endpoint(service, &region, config, &environment);
-        let endpoints = Endpoints {
-            ecs: at(Service::Ecs),
-            ec2: at(Service::Ec2),
-            ssm: at(Service::Ssm),
-            secretsmanager: at(Service::SecretsManager),
-            sts: at(Service::Sts),
-        };
+        let endpoints: Vec<String> = Service::ALL.map(at).into();
         let http = http_client()?;
         // The account's number is in every ARN of it; without one, whoever asks is a budget of his own.
         let account = config.execution_role_arn.as_deref().and_then(|arn| arn.split(':').nth(4)).map(str::to_owned);
         let account = account.or_else(|| Some(config.credentials.as_ref()?.access_key_id.clone()));
         let account = account.unwrap_or_else(|| profile.name.clone());
-        let budget = Budget::of(&format!("{account}@{}", endpoints.ecs), &region);
-        let chain = Chain::new(config, environment.clone(), profile, http.clone(), endpoints.sts.clone());
-        Ok(Self { region, http, environment, endpoints, chain, budget })
+        let budget = Budget::of(&format!("{account}@{}", endpoints[Service::Ecs as usize]), &region);
+        let chain = Chain::new(config, environment.clone(), profile, http.clone(), &region);
+        Ok(Self { region, http, environment, endpoints, config: config.clone(), chain, budget })
     }
 
     pub(crate) fn environment(&self) -> &Environment {
@@ -190,13 +184,7 @@ impl Aws {
     }
 
     fn endpoint(&self, service: Service) -> &str {
-        match service {
-            Service::Ecs => &self.endpoints.ecs,
-            Service::Ec2 => &self.endpoints.ec2,
-            Service::Ssm => &self.endpoints.ssm,
-            Service::SecretsManager => &self.endpoints.secretsmanager,
-            Service::Sts => &self.endpoints.sts,
-        }
+        &self.endpoints[service as usize]
     }
 
     /// A call with JSON, repeated while that may help and time is left.

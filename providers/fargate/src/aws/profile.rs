@@ -1,8 +1,15 @@
 //! A profile of the files `~/.aws/config` and `~/.aws/credentials`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::environment::Environment;
+
+/// The texts of both files.
+#[derive(Clone, Default)]
+struct Files {
+    config: String,
+    credentials: String,
+}
 
 /// The keys of one profile; those of the credentials file go first.
 #[derive(Clone, Default)]
@@ -10,6 +17,7 @@ pub(crate) struct Profile {
     pub(crate) name: String,
     keys: HashMap<String, String>,
     is_known: bool,
+    files: Arc<Files>,
 }
 
 impl Profile {
@@ -22,19 +30,37 @@ impl Profile {
         };
         let config = text("AWS_CONFIG_FILE", ".aws/config").unwrap_or_default();
         let credentials = text("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials").unwrap_or_default();
-        Self::parse(&config, &credentials, name)
+        Self::of_files(Arc::new(Files { config, credentials }), name)
     }
 
     /// Takes the profile's keys out of the texts of both files.
+    #[cfg(test)]
     pub(crate) fn parse(config: &str, credentials: &str, name: &str) -> Self {
-        let mut profile = Self { name: name.to_owned(), ..Self::default() };
-        let in_config = |section: &str| match section.strip_prefix("profile ") {
+        let files = Files { config: config.to_owned(), credentials: credentials.to_owned() };
+        Self::of_files(Arc::new(files), name)
+    }
+
+    fn of_files(files: Arc<Files>, name: &str) -> Self {
+        let mut profile = Self { name: name.to_owned(), files: files.clone(), ..Self::default() };
+        profile.take(&files.config, |section| match section.strip_prefix("profile ") {
             Some(rest) => rest.trim() == name,
             None => section == name && name == "default",
-        };
-        profile.take(config, in_config);
-        profile.take(credentials, |section| section == name);
+        });
+        profile.take(&files.credentials, |section| section == name);
         profile
+    }
+
+    /// Another profile of the same files.
+    pub(crate) fn other(&self, name: &str) -> Self {
+        Self::of_files(self.files.clone(), name)
+    }
+
+    /// A session of the sign-on service, which several profiles can share.
+    pub(crate) fn sso_session(&self, name: &str) -> Self {
+        let mut session = Self { name: name.to_owned(), files: self.files.clone(), ..Self::default() };
+        let is_meant = |section: &str| section.strip_prefix("sso-session ").is_some_and(|rest| rest.trim() == name);
+        session.take(&self.files.config, is_meant);
+        session
     }
 
     fn take(&mut self, text: &str, is_meant: impl Fn(&str) -> bool) {
@@ -93,6 +119,11 @@ region = wrong
         assert_eq!(team.get("credential_process"), Some("/bin/tool --json"));
         let team = Profile::parse(CONFIG, credentials, "team");
         assert_eq!((team.get("region"), team.get("aws_access_key_id")), (Some("us-east-9"), Some("A")));
+        let other = Profile::parse(CONFIG, credentials, "default").other("team");
+        assert_eq!(other.get("aws_access_key_id"), Some("A"));
+        let session =
+            Profile::parse("[sso-session a]\nsso_region = r\n[a]\nsso_region = x", "", "default").sso_session("a");
+        assert_eq!((session.get("sso_region"), session.is_known()), (Some("r"), true));
         let none = Profile::parse(CONFIG, credentials, "nobody");
         assert!(!none.is_known() && none.get("region").is_none() && team.is_known());
     }

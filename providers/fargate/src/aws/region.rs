@@ -13,10 +13,41 @@ pub(crate) enum Service {
     Ssm,
     SecretsManager,
     Sts,
+    S3,
+    Sso,
+    SsoOidc,
+    Ecr,
+    CodeBuild,
+    Logs,
 }
 
 impl Service {
-    /// The name in host names and signatures.
+    /// In the order of their definition.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Ecs,
+        Self::Ec2,
+        Self::Ssm,
+        Self::SecretsManager,
+        Self::Sts,
+        Self::S3,
+        Self::Sso,
+        Self::SsoOidc,
+        Self::Ecr,
+        Self::CodeBuild,
+        Self::Logs,
+    ];
+
+    /// The first part of host names.
+    const fn host(self) -> &'static str {
+        match self {
+            Self::Sso => "portal.sso",
+            Self::SsoOidc => "oidc",
+            Self::Ecr => "api.ecr",
+            other => other.name(),
+        }
+    }
+
+    /// The name in signatures.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ecs => "ecs",
@@ -24,6 +55,12 @@ impl Service {
             Self::Ssm => "ssm",
             Self::SecretsManager => "secretsmanager",
             Self::Sts => "sts",
+            Self::S3 => "s3",
+            Self::Sso => "awsssoportal",
+            Self::SsoOidc => "sso-oauth",
+            Self::Ecr => "ecr",
+            Self::CodeBuild => "codebuild",
+            Self::Logs => "logs",
         }
     }
 
@@ -34,6 +71,12 @@ impl Service {
             Self::Ssm => "AWS_ENDPOINT_URL_SSM",
             Self::SecretsManager => "AWS_ENDPOINT_URL_SECRETS_MANAGER",
             Self::Sts => "AWS_ENDPOINT_URL_STS",
+            Self::S3 => "AWS_ENDPOINT_URL_S3",
+            Self::Sso => "AWS_ENDPOINT_URL_SSO",
+            Self::SsoOidc => "AWS_ENDPOINT_URL_SSO_OIDC",
+            Self::Ecr => "AWS_ENDPOINT_URL_ECR",
+            Self::CodeBuild => "AWS_ENDPOINT_URL_CODEBUILD",
+            Self::Logs => "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS",
         }
     }
 
@@ -44,6 +87,12 @@ impl Service {
             Self::Ssm => endpoints.ssm.as_ref(),
             Self::SecretsManager => endpoints.secretsmanager.as_ref(),
             Self::Sts => endpoints.sts.as_ref(),
+            Self::S3 => endpoints.s3.as_ref(),
+            Self::Sso => endpoints.sso.as_ref(),
+            Self::SsoOidc => endpoints.sso_oidc.as_ref(),
+            Self::Ecr => endpoints.ecr.as_ref(),
+            Self::CodeBuild => endpoints.codebuild.as_ref(),
+            Self::Logs => endpoints.logs.as_ref(),
         }
     }
 }
@@ -58,23 +107,40 @@ pub(crate) fn region(config: &FargateConfig, environment: &Environment, profile:
         SandboxError::invalid_input("region", "is not set")
             .with_help("set region, AWS_REGION, or region in the profile")
     })?;
-    let is_name = region.len() <= 32 && region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    match is_name {
+    match is_region(region) {
         true => Ok(region.to_owned()),
         false => Err(SandboxError::invalid_input("region", "must be letters, digits and -, such as eu-central-1")),
     }
 }
 
-/// The base URL of a service, without a slash at its end.
-pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+/// Whether it can stand in the name of a host.
+pub(crate) fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 32 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// The base URL that somebody says a service has, without a slash at its end.
+fn named_endpoint(service: Service, config: &FargateConfig, environment: &Environment) -> Option<String> {
     let named = service
         .configured(&config.endpoints)
         .or(config.endpoint_url.as_ref())
         .map(String::as_str)
         .or_else(|| environment.first(&[service.variable(), "AWS_ENDPOINT_URL"]));
-    match named {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => format!("https://{}.{region}.{}", service.name(), suffix(region)),
+    named.map(|url| url.trim_end_matches('/').to_owned())
+}
+
+/// The base URL of a service, without a slash at its end.
+pub(crate) fn endpoint(service: Service, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+    let own = || format!("https://{}.{region}.{}", service.host(), suffix(region));
+    named_endpoint(service, config, environment).unwrap_or_else(own)
+}
+
+/// The base URL of the objects of a bucket. A stand-in has them below its own address, and so has a bucket whose name is no
+/// single label of a host's.
+pub(crate) fn bucket(name: &str, region: &str, config: &FargateConfig, environment: &Environment) -> String {
+    match named_endpoint(Service::S3, config, environment) {
+        Some(url) => format!("{url}/{name}"),
+        None if name.contains('.') => format!("https://s3.{region}.{}/{name}", suffix(region)),
+        None => format!("https://{name}.s3.{region}.{}", suffix(region)),
     }
 }
 
@@ -103,7 +169,7 @@ pub(crate) fn partition(region: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Service, endpoint, region};
+    use super::{Service, bucket, endpoint, region};
     use crate::{
         aws::{environment::Environment, profile::Profile},
         config::FargateConfig,
@@ -139,5 +205,12 @@ mod tests {
         config.endpoints.ecs = Some("http://single".into());
         assert_eq!(at("x", &config, &own), "http://single");
         assert_eq!(endpoint(Service::Sts, "x", &config, &own), "http://set");
+        for (name, config, url) in [
+            ("b", &plain, "https://b.s3.eu-central-1.amazonaws.com"),
+            ("b.c", &plain, "https://s3.eu-central-1.amazonaws.com/b.c"),
+            ("b", &config, "http://set/b"),
+        ] {
+            assert_eq!(bucket(name, "eu-central-1", config, &none), url);
+        }
     }
 }

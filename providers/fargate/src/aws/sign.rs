@@ -1,10 +1,13 @@
 //! Signatures of requests (Signature Version 4).
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
 use aws_sigv4::{
-    http_request::{SignableBody, SignableRequest, SigningSettings, sign},
+    http_request::{
+        PercentEncodingMode, SignableBody, SignableRequest, SignatureLocation, SigningInstructions, SigningSettings,
+        UriPathNormalizationMode, sign,
+    },
     sign::v4,
 };
 use sandbox_core::{Result, SandboxError};
@@ -38,6 +41,34 @@ impl<'a> Unsigned<'a> {
     /// # Errors
     /// `Internal`: nothing of this depends on input.
     pub(crate) fn sign(&self, credentials: &Credentials, now: SystemTime) -> Result<Vec<(String, String)>> {
+        let instructions =
+            self.instructions(credentials, now, SigningSettings::default(), SignableBody::Bytes(self.body))?;
+        Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// The query with which anybody may ask this of S3, for so long, with any body.
+    ///
+    /// # Errors
+    /// As [`Unsigned::sign`].
+    pub(crate) fn presign(&self, credentials: &Credentials, now: SystemTime, valid: Duration) -> Result<String> {
+        let mut settings = SigningSettings::default();
+        settings.signature_location = SignatureLocation::QueryParams;
+        settings.expires_in = Some(valid);
+        // As S3 has it.
+        settings.percent_encoding_mode = PercentEncodingMode::Single;
+        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        let instructions = self.instructions(credentials, now, settings, SignableBody::UnsignedPayload)?;
+        let pairs = instructions.params().iter().map(|(name, value)| format!("{name}={}", escaped(value)));
+        Ok(pairs.collect::<Vec<_>>().join("&"))
+    }
+
+    fn instructions(
+        &self,
+        credentials: &Credentials,
+        now: SystemTime,
+        settings: SigningSettings,
+        body: SignableBody<'_>,
+    ) -> Result<SigningInstructions> {
         let failed = |what: &str| SandboxError::internal(format!("a request could not be signed: {what}"));
         let identity = credentials.clone().into();
         let parameters = v4::SigningParams::builder()
@@ -45,16 +76,26 @@ impl<'a> Unsigned<'a> {
             .region(self.region)
             .name(self.service)
             .time(now)
-            .settings(SigningSettings::default())
+            .settings(settings)
             .build()
             .map_err(|_| failed("a part is missing"))?
             .into();
         let headers = self.headers.iter().map(|(name, value)| (*name, value.as_str()));
-        let request = SignableRequest::new(self.method, self.url, headers, SignableBody::Bytes(self.body))
-            .map_err(|_| failed("its address"))?;
-        let (instructions, _) = sign(request, &parameters).map_err(|_| failed("its parts"))?.into_parts();
-        Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        let request = SignableRequest::new(self.method, self.url, headers, body).map_err(|_| failed("its address"))?;
+        Ok(sign(request, &parameters).map_err(|_| failed("its parts"))?.into_parts().0)
     }
+}
+
+/// A value of a query.
+fn escaped(text: &str) -> String {
+    let mut all = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'~' => all.push(byte as char),
+            byte => all.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -109,5 +150,23 @@ mod tests {
         assert_eq!(header(&first, "x-amz-security-token"), "token");
         let second = signed("POST", &target, b"{ }", Some("token"));
         assert_ne!(header(&first, "authorization"), header(&second, "authorization"));
+    }
+    /// The example of the reference of S3.
+    #[test]
+    fn a_query_that_is_signed_is_that_of_the_published_example() {
+        let secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+        let credentials = Credentials::new("AKIAIOSFODNN7EXAMPLE", secret, None, None, "test");
+        let url = "https://examplebucket.s3.amazonaws.com/test.txt";
+        let request = Unsigned { service: "s3", region: "us-east-1", method: "GET", url, headers: &[], body: b"" };
+        // 2013-05-24T00:00:00Z
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_369_353_600);
+        let query = request.presign(&credentials, now, Duration::from_secs(86_400)).unwrap();
+        for part in [
+            "X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404",
+            "X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request",
+            "X-Amz-Expires=86400",
+        ] {
+            assert!(query.split('&').any(|pair| pair == part), "{part} is not in {query}");
+        }
     }
 }

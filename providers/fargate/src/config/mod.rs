@@ -1,5 +1,6 @@
 //! The settings.
 
+mod efs;
 mod validate;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -7,8 +8,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 use sandbox_core::Secret;
 use serde::Deserialize;
 
+pub use self::efs::EfsConfig;
+pub(crate) use self::validate::is_bucket;
+
 /// The settings of the Fargate provider. `cluster`, `subnets`, `execution_role_arn` and `sidecar.image` are needed, here
-/// or in the parameter that `settings_parameter` names; every other key has a default.
+/// or in the parameter that `settings_parameter` names; every other key has a default. `sidecar.image` is not needed with
+/// `transport = "direct"` and `s3_bucket`: images that have `curl` or `wget` fetch the agent then.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -25,7 +30,8 @@ pub struct FargateConfig {
     /// Base URLs of single services.
     pub endpoints: ServiceEndpoints,
     /// A parameter of Systems Manager that holds, as JSON, those settings among `cluster`, `subnets`, `security_groups`,
-    /// `assign_public_ip`, `execution_role_arn`, `task_role_arn`, `log_group` and `sidecar.image` that are not given here.
+    /// `assign_public_ip`, `execution_role_arn`, `task_role_arn`, `log_group`, `s3_bucket` and `sidecar.image` that are not
+    /// given here.
     pub settings_parameter: Option<String>,
     /// The cluster's name or ARN.
     pub cluster: Option<String>,
@@ -65,6 +71,23 @@ pub struct FargateConfig {
     pub tags: BTreeMap<String, String>,
     /// A log group for what the containers write. Default: nothing is kept.
     pub log_group: Option<String>,
+    /// A bucket by way of which large files move. Default: none, and they go over the connection as all others.
+    pub s3_bucket: Option<String>,
+    /// What the names of our objects in it begin with: 1 to 200 of `a-z A-Z 0-9 . _ - /`. Default `sandbox`.
+    pub s3_prefix: String,
+    /// Files of so many bytes and more go by way of the bucket; at least 1. Default 67108864 (64 MiB).
+    pub s3_threshold_bytes: u64,
+    /// A repository of ECR, by name or address, for images that are copied or built. Default: none.
+    pub ecr_repository: Option<String>,
+    /// Whether images of other registries are copied to `ecr_repository` first, once each: a tag that moves is not copied
+    /// again. Default false.
+    pub auto_mirror: bool,
+    /// The build service, which copies and builds images.
+    pub build: BuildConfig,
+    /// A file system of EFS of which sandboxes share parts. Default: none.
+    pub shared_storage: Option<EfsConfig>,
+    /// File systems of EFS by the names of volumes in specs. Default: none.
+    pub volumes: BTreeMap<String, EfsConfig>,
     /// A secret of Secrets Manager with the login for the registry of images. Default: none.
     pub image_pull_secret_arn: Option<String>,
     /// How the agent is reached: `ssh` (default) through the sidecar, or `direct` by the task's address.
@@ -75,6 +98,24 @@ pub struct FargateConfig {
     pub sidecar: SidecarConfig,
     /// The secret from which the keys of sandboxes are derived.
     pub key: KeySource,
+}
+
+/// The build service.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BuildConfig {
+    /// A project of CodeBuild, whose role may write to the repository, and whose machines have the processors of
+    /// `architecture`. Default: none, and nothing is copied or built.
+    pub project: Option<String>,
+    /// How long one build may take, in seconds, 300 to 129600. Default 3600.
+    pub timeout_s: f64,
+}
+
+impl Default for BuildConfig {
+    fn default() -> Self {
+        Self { project: None, timeout_s: 3600.0 }
+    }
 }
 
 /// Who asks, in the settings themselves.
@@ -104,8 +145,20 @@ pub struct ServiceEndpoints {
     pub ssm: Option<String>,
     /// Secrets Manager, for `key.secret_arn`.
     pub secretsmanager: Option<String>,
-    /// The token service, for web identities.
+    /// The registry of images, for `ecr_repository`.
+    pub ecr: Option<String>,
+    /// The build service, for `build.project`.
+    pub codebuild: Option<String>,
+    /// The log service, for what builds say.
+    pub logs: Option<String>,
+    /// The token service, for web identities and roles to assume.
     pub sts: Option<String>,
+    /// The store of objects, for `s3_bucket`; its buckets are below this URL.
+    pub s3: Option<String>,
+    /// The sign-on service's portal, for profiles that sign on.
+    pub sso: Option<String>,
+    /// Its token service.
+    pub sso_oidc: Option<String>,
 }
 
 /// By which address tasks are reached.
@@ -166,6 +219,8 @@ pub struct SidecarConfig {
     pub agent_path: String,
     /// The port of the SSH server. Default 52222.
     pub ssh_port: u16,
+    /// The agent's file on this machine, for images that fetch it. Default: the one that came with this program.
+    pub agent_file: Option<PathBuf>,
 }
 
 /// Where the secret is from which the keys of sandboxes are derived: at least 32 bytes. Whoever has it reaches every
@@ -185,7 +240,7 @@ pub enum KeySource {
 
 impl Default for SidecarConfig {
     fn default() -> Self {
-        Self { image: None, agent_path: "/opt/sandbox/sandbox-agent".to_owned(), ssh_port: 52222 }
+        Self { image: None, agent_path: "/opt/sandbox/sandbox-agent".to_owned(), ssh_port: 52222, agent_file: None }
     }
 }
 
@@ -217,6 +272,14 @@ impl Default for FargateConfig {
             started_by: "sandbox".to_owned(),
             tags: BTreeMap::new(),
             log_group: None,
+            s3_bucket: None,
+            s3_prefix: "sandbox".to_owned(),
+            s3_threshold_bytes: 64 << 20,
+            ecr_repository: None,
+            auto_mirror: false,
+            build: BuildConfig::default(),
+            shared_storage: None,
+            volumes: BTreeMap::new(),
             image_pull_secret_arn: None,
             transport: TransportKind::default(),
             agent_port: 52223,

@@ -40,6 +40,28 @@ impl FargateConfig {
         }
         is_word("family_prefix", &self.family_prefix, 64, "-_")?;
         is_word("started_by", &self.started_by, 36, "-_/")?;
+        is_word("s3_prefix", &self.s3_prefix, 200, "._-/")?;
+        if self.s3_prefix.starts_with('/') || self.s3_prefix.ends_with('/') || self.s3_prefix.contains("..") {
+            return invalid("s3_prefix", "must not begin or end with a slash, nor have two dots in it".to_owned());
+        }
+        if self.s3_threshold_bytes == 0 {
+            return invalid("s3_threshold_bytes", "must be at least 1".to_owned());
+        }
+        self.check_images()?;
+        for (name, system) in &self.volumes {
+            is_word(&format!("volumes.{name}"), name, 63, "-_.")?;
+            system.check(&format!("volumes.{name}"))?;
+        }
+        if let Some(storage) = &self.shared_storage {
+            storage.check("shared_storage")?;
+        }
+        let mounts_nothing = matches!(self.platform_version.as_str(), "1.0.0" | "1.1.0" | "1.2.0" | "1.3.0");
+        if mounts_nothing && (self.shared_storage.is_some() || !self.volumes.is_empty()) {
+            return invalid("platform_version", "must be 1.4.0 or LATEST for file systems of EFS".to_owned());
+        }
+        if let Some(bucket) = &self.s3_bucket {
+            is_bucket("s3_bucket", bucket)?;
+        }
         if let Some(region) = &self.region {
             is_word("region", region, 32, "-")?;
         }
@@ -57,6 +79,9 @@ impl FargateConfig {
             let text = "must be an absolute path of letters, digits and . _ - /".to_owned();
             return invalid("sidecar.agent_path", text);
         }
+        if self.sidecar.agent_file.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return invalid("sidecar.agent_file", "must be an absolute path".to_owned());
+        }
         if let KeySource::File(path) = &self.key
             && !path.is_absolute()
         {
@@ -70,6 +95,12 @@ impl FargateConfig {
             ("endpoints.ssm", &endpoints.ssm),
             ("endpoints.secretsmanager", &endpoints.secretsmanager),
             ("endpoints.sts", &endpoints.sts),
+            ("endpoints.s3", &endpoints.s3),
+            ("endpoints.ecr", &endpoints.ecr),
+            ("endpoints.codebuild", &endpoints.codebuild),
+            ("endpoints.logs", &endpoints.logs),
+            ("endpoints.sso", &endpoints.sso),
+            ("endpoints.sso_oidc", &endpoints.sso_oidc),
         ] {
             if let Some(url) = url {
                 check_url(field, url)?;
@@ -81,6 +112,24 @@ impl FargateConfig {
             return invalid("credentials", "access_key_id and secret_access_key must not be empty".to_owned());
         }
         tags::check("tags", &self.tags)
+    }
+
+    fn check_images(&self) -> Result<()> {
+        let invalid = |field: &str, why: &str| Err(SandboxError::invalid_input(field, why));
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
+        if self.ecr_repository.as_deref().is_some_and(|name| name.is_empty() || !name.chars().all(fits)) {
+            return invalid("ecr_repository", "must be the name or address of a repository, without a tag");
+        }
+        if self.auto_mirror && (self.ecr_repository.is_none() || self.build.project.is_none()) {
+            return invalid("auto_mirror", "needs ecr_repository and build.project");
+        }
+        if let Some(project) = &self.build.project {
+            is_word("build.project", project, 255, "-_")?;
+        }
+        match (300.0..=129_600.0).contains(&self.build.timeout_s) {
+            true => Ok(()),
+            false => invalid("build.timeout_s", "must be 300 to 129600 seconds"),
+        }
     }
 
     /// The port inside a task at which sandboxes are entered.
@@ -99,6 +148,20 @@ fn is_word(field: &str, text: &str, longest: usize, others: &str) -> Result<()> 
     }
     let others: Vec<_> = others.chars().map(String::from).collect();
     Err(SandboxError::invalid_input(field, format!("must be 1 to {longest} of a-z A-Z 0-9 {}", others.join(" "))))
+}
+
+/// Checks the name of a bucket.
+///
+/// # Errors
+/// `InvalidInput`, naming the field.
+pub(crate) fn is_bucket(field: &str, name: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_name = (3..=63).contains(&name.len()) && name.chars().all(fits) && !name.contains("..");
+    match is_name && is_end(name.chars().next()) && is_end(name.chars().last()) {
+        true => Ok(()),
+        false => Err(SandboxError::invalid_input(field, "must be 3 to 63 of a-z 0-9 . - as a bucket is named")),
+    }
 }
 
 /// Checks a base URL of a service.
@@ -138,6 +201,29 @@ mod tests {
             (json!({"subnets": vec!["s"; 17]}), "subnets"),
             (json!({"security_groups": vec!["s"; 6]}), "security_groups"),
             (json!({"family_prefix": "a b"}), "family_prefix"),
+            (json!({"s3_bucket": "Not_A_Bucket"}), "s3_bucket"),
+            (json!({"s3_bucket": "evil.example/"}), "s3_bucket"),
+            (json!({"s3_prefix": "a/../b"}), "s3_prefix"),
+            (json!({"s3_prefix": "a?b"}), "s3_prefix"),
+            (json!({"s3_threshold_bytes": 0}), "s3_threshold_bytes"),
+            (json!({"ecr_repository": "a:1"}), "ecr_repository"),
+            (json!({"ecr_repository": "a", "auto_mirror": true}), "auto_mirror"),
+            (json!({"build": {"project": "a b"}}), "build.project"),
+            (json!({"build": {"timeout_s": 5}}), "build.timeout_s"),
+            (json!({"shared_storage": {"file_system_id": "x"}}), "shared_storage.file_system_id"),
+            (
+                json!({"shared_storage": {"file_system_id": "fs-1", "root_directory": "x"}}),
+                "shared_storage.root_directory",
+            ),
+            (
+                json!({"shared_storage": {"file_system_id": "fs-1", "access_point_id": "fsap-1", "root_directory": "/x"}}),
+                "shared_storage.root_directory",
+            ),
+            (
+                json!({"volumes": {"a": {"file_system_id": "fs-1", "access_point_id": "1"}}}),
+                "volumes.a.access_point_id",
+            ),
+            (json!({"platform_version": "1.3.0", "volumes": {"a": {"file_system_id": "fs-1"}}}), "platform_version"),
             (json!({"started_by": "x".repeat(37)}), "started_by"),
             (json!({"address": "public", "assign_public_ip": false}), "address"),
             (json!({"sidecar": {"agent_path": "/a b"}}), "sidecar.agent_path"),

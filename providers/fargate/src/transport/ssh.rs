@@ -11,7 +11,7 @@ use std::{
 
 use russh::{
     Preferred, cipher,
-    client::{self, Handle},
+    client::{self, AuthResult, Handle},
     keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg},
 };
 use sandbox_core::{ErrorKind, Result, SandboxError, async_trait};
@@ -103,11 +103,17 @@ impl Ssh {
             Err(error) => return Err(failed("greeting", error)),
         };
         let key = PrivateKeyWithHashAlg::new(self.key.clone(), None);
-        let entered = handle.authenticate_publickey("root", key).await.map_err(|error| failed("entering", error))?;
-        if !entered.success() {
-            let text = "the SSH server does not take the sandbox's key";
-            return Err(SandboxError::new(ErrorKind::PermissionDenied, text)
-                .with_help("was the sandbox made with another key, or is root locked in the sidecar's image?"));
+        match handle.authenticate_publickey("root", key).await.map_err(|error| failed("entering", error))? {
+            AuthResult::Success => {}
+            // A server that refuses says how one may try again. Without a word it was the connection that broke.
+            AuthResult::Failure { remaining_methods, .. } if remaining_methods.is_empty() => {
+                return Err(SandboxError::unavailable("the SSH server: the connection broke while it was entered"));
+            }
+            AuthResult::Failure { .. } => {
+                let text = "the SSH server does not take the sandbox's key";
+                return Err(SandboxError::new(ErrorKind::PermissionDenied, text)
+                    .with_help("was the sandbox made with another key, or is root locked in the sidecar's image?"));
+            }
         }
         // Only now has it shown that the key is its own, and that it knows ours.
         if let Some(seen) = lock(&seen).take() {
@@ -134,5 +140,72 @@ impl<S: AsyncRead + Unpin> AsyncRead for Kept<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::SocketAddr, sync::Arc};
+
+    use russh::{
+        MethodSet,
+        keys::{PrivateKey, PublicKey, ssh_key::private::Ed25519Keypair},
+        server::{self, Auth},
+    };
+    use sandbox_core::ErrorKind;
+    use tokio::net::TcpListener;
+
+    use super::{Ssh, Transport};
+
+    /// What a server does with a key.
+    #[derive(Clone, Copy)]
+    enum Entering {
+        Breaks,
+        Refuses,
+    }
+
+    impl server::Handler for Entering {
+        type Error = russh::Error;
+
+        async fn auth_publickey(&mut self, _: &str, _: &PublicKey) -> Result<Auth, Self::Error> {
+            match self {
+                Self::Breaks => Err(russh::Error::Disconnect),
+                Self::Refuses => {
+                    Ok(Auth::Reject { proceed_with_methods: Some(MethodSet::all()), partial_success: false })
+                }
+            }
+        }
+    }
+
+    fn key(seed: u8) -> PrivateKey {
+        PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]))
+    }
+
+    async fn server(entering: Entering) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config =
+            server::Config { keys: vec![key(1)], auth_rejection_time: Default::default(), ..Default::default() };
+        let config = Arc::new(config);
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            if let Ok(session) = server::run_stream(config, stream, entering).await {
+                let _ = session.await;
+            }
+        });
+        address
+    }
+
+    /// A connection that is cut in this moment was taken for a refusal, which nobody tries again.
+    #[tokio::test]
+    async fn f04_a_connection_that_breaks_while_it_is_entered_may_be_made_again_and_a_refusal_not() {
+        for (entering, kind) in
+            [(Entering::Breaks, ErrorKind::Unavailable), (Entering::Refuses, ErrorKind::PermissionDenied)]
+        {
+            let ssh = Ssh::new(server(entering).await, Arc::new(key(2)), None);
+            let error = ssh.open().await.err().unwrap();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(ssh.host_key(), None, "nothing is pinned of a server that was not entered");
+        }
     }
 }

@@ -110,6 +110,26 @@ pub(crate) struct FileSystem {
     pub(crate) root_directory: String,
     #[serde(default)]
     pub(crate) authorization_config: Value,
+    #[serde(default)]
+    transit_encryption: String,
+}
+
+impl FileSystem {
+    fn check(&self, has_role: bool) -> Result<(), Refusal> {
+        let refused = |message: &str| Err(Refusal::new("ClientException", message));
+        let has_point = !self.authorization_config["accessPointId"].is_null();
+        let asks_rights = self.authorization_config["iam"] == "ENABLED";
+        if (has_point || asks_rights) && self.transit_encryption != "ENABLED" {
+            return refused("Transit encryption must be enabled with an authorization config.");
+        }
+        if has_point && !matches!(self.root_directory.as_str(), "" | "/") {
+            return refused("Root directory must be / with an access point.");
+        }
+        match asks_rights && !has_role {
+            true => refused("A task role is needed for the rights of an EFS volume."),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Definition {
@@ -149,6 +169,9 @@ impl Definition {
                     return Err(refused(format!("Unknown volume '{}'.", mount.source_volume)));
                 }
             }
+        }
+        for system in definition.volumes.iter().filter_map(|volume| volume.efs_volume_configuration.as_ref()) {
+            system.check(definition.task_role_arn.is_some())?;
         }
         if !definition.container_definitions.iter().any(|container| container.essential) {
             return Err(refused("Task definition does not have any essential containers.".to_owned()));

@@ -95,6 +95,12 @@ impl Default for Options {
             "s3:PutObject",
             "s3:GetObject",
             "s3:DeleteObject",
+            "ecr:DescribeRepositories",
+            "ecr:DescribeImages",
+            "codebuild:StartBuild",
+            "codebuild:BatchGetBuilds",
+            "codebuild:StopBuild",
+            "logs:GetLogEvents",
         ];
         let statement = json!({ "Effect": "Allow", "Action": actions, "Resource": "*" });
         Self {
@@ -194,7 +200,17 @@ impl Double {
             "address": "private",
             "execution_role_arn": account.role("execution"),
             "sidecar": { "image": SIDECAR_IMAGE, "agent_path": image::AGENT_PATH },
+            "shared_storage": { "file_system_id": "fs-0d0b1e", "root_directory": "/shared" },
             "key": { "file": self.world.folder.join("key") },
+        })
+    }
+
+    /// Settings for images that are copied and built, over the others.
+    pub fn build_settings(&self) -> Value {
+        json!({
+            "s3_bucket": self.account().bucket,
+            "ecr_repository": "sandbox-images",
+            "build": { "project": "sandbox-build" },
         })
     }
 
@@ -226,6 +242,11 @@ impl Double {
     /// What it was asked for with, oldest first: JSON, or the fields of a form.
     pub fn requests(&self, operation: &str) -> Vec<Value> {
         self.world.journal().requests(operation)
+    }
+
+    /// The paths of the objects that there are, among those that signed queries have put there.
+    pub fn objects(&self) -> Vec<String> {
+        self.world.objects().keys().cloned().collect()
     }
 
     /// Every operation that was asked for.

@@ -11,7 +11,7 @@ use axum::{
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use serde_json::{Map, Value, json};
 
-use crate::{ecs, error::Refusal, fault::Kind, world::World};
+use crate::{builds, ecs, error::Refusal, fault::Kind, world::World};
 
 /// The largest body: a staged transfer.
 const MAX_BODY_BYTES: usize = 512 << 20;
@@ -36,6 +36,10 @@ impl Call {
         // Credential=KEY/DATE/REGION/SERVICE/aws4_request
         let scope = text("authorization").split("Credential=").nth(1).unwrap_or_default();
         let service = scope.split('/').nth(3).unwrap_or_default().to_owned();
+        if let Some(operation) = of_object(parts) {
+            let request = json!({ "path": parts.uri.path() });
+            return Self { service: "s3".to_owned(), operation: operation.to_owned(), request };
+        }
         if let Some((_, operation)) = text("x-amz-target").rsplit_once('.') {
             let request = serde_json::from_slice(body).unwrap_or_default();
             return Self { service, operation: operation.to_owned(), request };
@@ -67,6 +71,18 @@ impl Call {
             _ => return refusal.into_response(),
         };
         (status, [(header::CONTENT_TYPE, "text/xml")], text).into_response()
+    }
+}
+
+/// What is done with an object of S3, by whoever the query allows it.
+fn of_object(parts: &Parts) -> Option<&'static str> {
+    let is_signed = parts.uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
+    match parts.method.as_str() {
+        "PUT" if is_signed => Some("PutObject"),
+        "GET" if is_signed => Some("GetObject"),
+        "HEAD" if is_signed => Some("HeadObject"),
+        "DELETE" if is_signed => Some("DeleteObject"),
+        _ => None,
     }
 }
 
@@ -115,10 +131,11 @@ async fn answer(world: Arc<World>, request: Request) -> Option<Response> {
             if let Some(Kind::Late(by)) = other {
                 tokio::time::sleep(*by).await;
             }
-            let done = if call.service == "ecs" {
-                ask_ecs(&world, &call, parts, body).await
-            } else {
-                forward(&world, parts, body).await
+            let done = match call.service.as_str() {
+                "ecs" => ask_ecs(&world, &call, parts, body).await,
+                "codebuild" | "ecr" | "logs" => ask_builds(&world, &call, parts, body).await,
+                "s3" if call.operation.ends_with("Object") => ask_objects(&world, &call, parts, body).await,
+                _ => forward(&world, parts, body).await,
             };
             done.unwrap_or_else(|refusal| call.refused(refusal))
         }
@@ -197,6 +214,39 @@ async fn ask_ecs(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> 
         tokens.insert(token.to_owned(), (call.request.clone(), started));
     }
     Ok(json_answer(&answer))
+}
+
+/// moto looks at who asks; builds are what is true of them.
+async fn ask_builds(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> Result<Response, Refusal> {
+    let (parts, body) = forward(world, parts, body).await?.into_parts();
+    let bytes = to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
+    // What moto does not know is there all the same, for whoever may ask.
+    let known = match call.operation.as_str() {
+        "GetLogEvents" => builds::log(world, &call.request),
+        "DescribeImages" if parts.status == StatusCode::BAD_REQUEST => builds::image(world, &call.request),
+        _ => None,
+    };
+    if let Some(known) = known {
+        return Ok(json_answer(&known));
+    }
+    if parts.status != StatusCode::OK {
+        return Ok((parts.status, without_length(parts.headers), bytes).into_response());
+    }
+    let record = serde_json::from_slice(&bytes).unwrap_or_default();
+    Ok(json_answer(&builds::rewrite(world, &call.operation, &call.request, record)))
+}
+
+/// Remembers which objects there are.
+async fn ask_objects(world: &Arc<World>, call: &Call, parts: Parts, body: Bytes) -> Result<Response, Refusal> {
+    let path = parts.uri.path().to_owned();
+    let contents = path.ends_with(".zip").then(|| body.clone());
+    let response = forward(world, parts, body).await?;
+    match call.operation.as_str() {
+        "PutObject" if response.status().is_success() => drop(world.objects().insert(path, contents)),
+        "DeleteObject" if response.status().is_success() => drop(world.objects().remove(&path)),
+        _ => {}
+    }
+    Ok(response)
 }
 
 /// The length is set anew.

@@ -13,8 +13,14 @@ use anyhow::{Context, Result, bail};
 /// An image of busybox: a shell and the common programs, the users `root` and `user`.
 pub const BASE_IMAGE: &str = "sandbox-test/busybox:1";
 
-/// The same with `sshd`, `ssh-keygen` and the agent at `/opt/sandbox/sandbox-agent`.
+/// The same with `sshd`, `ssh-keygen`, `socat` and the agent at `/opt/sandbox/sandbox-agent`.
 pub const SIDECAR_IMAGE: &str = "sandbox-test/sidecar:1";
+
+/// An image with a shell and no other program.
+pub const BARE_IMAGE: &str = "sandbox-test/bare:1";
+
+/// An image without any program.
+pub const EMPTY_IMAGE: &str = "sandbox-test/empty:1";
 
 /// Where the sidecar's image has the agent.
 pub(crate) const AGENT_PATH: &str = "/opt/sandbox/sandbox-agent";
@@ -40,6 +46,9 @@ impl Images {
         let images = Self { folder };
         base(&images.path("base"))?;
         sidecar(&images.path("sidecar"))?;
+        skeleton(&images.path("empty"))?;
+        skeleton(&images.path("bare"))?;
+        place(&find("busybox", "busybox-static")?, &images.path("bare").join("bin/sh"))?;
         Ok(images)
     }
 
@@ -52,6 +61,8 @@ impl Images {
         match reference {
             BASE_IMAGE => Some(self.path("base")),
             SIDECAR_IMAGE => Some(self.path("sidecar")),
+            BARE_IMAGE => Some(self.path("bare")),
+            EMPTY_IMAGE => Some(self.path("empty")),
             _ => None,
         }
     }
@@ -65,7 +76,8 @@ fn find(program: &str, package: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{program} is missing: run cargo xtask needs, or install {package}"))
 }
 
-fn base(root: &Path) -> Result<()> {
+/// Folders and users, and no program.
+fn skeleton(root: &Path) -> Result<()> {
     for name in ["bin", "dev", "etc", "home", "opt", "proc", "root", "run", "sys", "tmp", "usr/bin", "var/tmp"] {
         fs::create_dir_all(root.join(name))?;
     }
@@ -76,6 +88,11 @@ fn base(root: &Path) -> Result<()> {
     let users = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n";
     fs::write(root.join("etc/passwd"), users)?;
     fs::write(root.join("etc/group"), "root:x:0:\ntty:x:5:\nuser:x:1000:\n")?;
+    Ok(())
+}
+
+fn base(root: &Path) -> Result<()> {
+    skeleton(root)?;
     let program = find("busybox", "busybox-static")?;
     fs::copy(&program, root.join("bin/busybox"))?;
     let list = Command::new(&program).arg("--list").output()?;
@@ -95,7 +112,8 @@ fn sidecar(root: &Path) -> Result<()> {
     fs::write(root.join("etc/group"), group + "sshd:x:74:\n")?;
     fs::write(root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")?;
     let mut files = BTreeSet::new();
-    for (program, package) in [("sshd", "openssh-server"), ("ssh-keygen", "openssh-client")] {
+    let programs = [("sshd", "openssh-server"), ("ssh-keygen", "openssh-client"), ("socat", "socat")];
+    for (program, package) in programs {
         let found = find(program, package)?;
         let folder = if program == "sshd" { "usr/sbin" } else { "usr/bin" };
         place(&found, &root.join(folder).join(program))?;

@@ -8,11 +8,14 @@
 //!   overrides and exit codes are those of the definition. It needs root.
 //! * [`Fault`]s go wrong in a scripted way, and are counted when they do.
 //!
+//! * What the build service is asked to copy or build becomes an image of tasks.
+//!
 //! What it does not have is refused, not ignored: health checks, secrets of containers, files of environment variables. Sizes
 //! are checked, and not enforced. moto knows actions of a policy, not its resources and conditions.
 
 #![forbid(unsafe_code)]
 
+mod builds;
 mod control_plane;
 mod definition;
 mod double;
@@ -32,4 +35,4 @@ mod world;
 pub use control_plane::{Account, Key};
 pub use double::{Double, Options, TaskInfo, Timing};
 pub use fault::Fault;
-pub use image::{BASE_IMAGE, SIDECAR_IMAGE};
+pub use image::{BARE_IMAGE, BASE_IMAGE, EMPTY_IMAGE, SIDECAR_IMAGE};

@@ -153,7 +153,7 @@ async fn pull<'a>(world: &World, task: &'a Task) -> Result<BTreeMap<&'a str, Pat
     let mut roots = BTreeMap::new();
     for container in &task.definition.container_definitions {
         let image = container.image.as_str();
-        let Some(root) = world.images.find(image) else {
+        let Some(root) = world.find_image(image) else {
             return Err(not_pulled(task, image, &format!("failed to resolve ref {image}: {image}: not found")));
         };
         roots.insert(image, root);

@@ -1,16 +1,18 @@
 //! What the double knows.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::SocketAddrV4,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use axum::body::Bytes;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::{
+    builds::Build,
     control_plane::Account,
     definition::{Definition, FileSystem},
     double::Timing,
@@ -41,6 +43,11 @@ pub(crate) struct World {
     definitions: Mutex<HashMap<String, Definition>>,
     tasks: Mutex<Vec<Arc<Task>>>,
     lives: Mutex<JoinSet<()>>,
+    builds: Mutex<HashMap<String, Build>>,
+    /// Images that builds have made.
+    pushed: Mutex<HashMap<String, PathBuf>>,
+    /// Objects of S3 by their paths; of archives also what is in them.
+    objects: Mutex<BTreeMap<String, Option<Bytes>>>,
 }
 
 impl World {
@@ -65,6 +72,9 @@ impl World {
             definitions: Mutex::default(),
             tasks: Mutex::default(),
             lives: Mutex::default(),
+            builds: Mutex::default(),
+            pushed: Mutex::default(),
+            objects: Mutex::default(),
         }
     }
 
@@ -78,6 +88,23 @@ impl World {
 
     pub(crate) fn definitions(&self) -> MutexGuard<'_, HashMap<String, Definition>> {
         self.definitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn builds(&self) -> MutexGuard<'_, HashMap<String, Build>> {
+        self.builds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pushed(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
+        self.pushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Option<Bytes>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The root of an image: one of the double's own, or one that a build has made.
+    pub(crate) fn find_image(&self, reference: &str) -> Option<PathBuf> {
+        self.images.find(reference).or_else(|| self.pushed().get(reference).cloned())
     }
 
     /// What goes wrong with the next task, if anything does.

@@ -2,6 +2,9 @@
 
 mod metadata;
 mod process;
+mod role;
+mod sso;
+mod sts;
 mod web_identity;
 
 use std::time::{Duration, SystemTime};
@@ -12,8 +15,13 @@ use sandbox_core::{Result, SandboxError};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::{environment::Environment, profile::Profile};
-use crate::config::StaticCredentials;
+use self::sts::Sts;
+use super::{
+    environment::Environment,
+    profile::Profile,
+    region::{Service, endpoint},
+};
+use crate::config::FargateConfig;
 
 /// New ones are got so long before the old ones end, …
 const EARLY: Duration = Duration::from_secs(300);
@@ -22,34 +30,31 @@ const LATEST: Duration = Duration::from_secs(5);
 
 /// Where the credentials of this provider are.
 pub(crate) struct Chain {
-    fixed: Option<StaticCredentials>,
-    /// The profile was asked for by name: nothing else is looked at.
-    is_profile_named: bool,
+    config: FargateConfig,
     environment: Environment,
     profile: Profile,
     http: reqwest::Client,
+    region: String,
+    /// Where the token service is.
     sts: String,
     kept: Mutex<Option<Credentials>>,
 }
 
 impl Chain {
     pub(crate) fn new(
-        config: &crate::config::FargateConfig,
+        config: &FargateConfig,
         environment: Environment,
         profile: Profile,
         http: reqwest::Client,
-        sts: String,
+        region: &str,
     ) -> Self {
-        let is_profile_named = config.profile.is_some();
-        Self {
-            fixed: config.credentials.clone(),
-            is_profile_named,
-            environment,
-            profile,
-            http,
-            sts,
-            kept: Mutex::new(None),
-        }
+        let sts = endpoint(Service::Sts, region, config, &environment);
+        let (config, region) = (config.clone(), region.to_owned());
+        Self { config, environment, profile, http, region, sts, kept: Mutex::new(None) }
+    }
+
+    fn sts(&self) -> Sts<'_> {
+        Sts { http: &self.http, url: &self.sts, region: &self.region }
     }
 
     /// Credentials that hold for a while. Where many ask at once, one gets them for all.
@@ -57,7 +62,7 @@ impl Chain {
     /// # Errors
     /// `Unauthorized`, naming the places that were looked at.
     pub(crate) async fn get(&self) -> Result<Credentials> {
-        if let Some(fixed) = &self.fixed {
+        if let Some(fixed) = &self.config.credentials {
             let token = fixed.session_token.as_ref().map(|token| token.expose().to_owned());
             return Ok(Credentials::new(
                 &fixed.access_key_id,
@@ -90,7 +95,8 @@ impl Chain {
     }
 
     async fn find(&self) -> Result<Credentials> {
-        if self.is_profile_named {
+        // A profile that was asked for by name: nothing else is looked at.
+        if self.config.profile.is_some() {
             return match self.of_profile().await? {
                 Some(credentials) => Ok(credentials),
                 None => Err(self.nothing_in_profile()),
@@ -99,7 +105,7 @@ impl Chain {
         if let Some(credentials) = of_environment(&self.environment) {
             return Ok(credentials);
         }
-        if let Some(credentials) = web_identity::find(&self.http, &self.environment, &self.sts).await? {
+        if let Some(credentials) = web_identity::find(&self.sts(), &self.environment).await? {
             return Ok(credentials);
         }
         if let Some(credentials) = self.of_profile().await? {
@@ -118,28 +124,7 @@ impl Chain {
     }
 
     async fn of_profile(&self) -> Result<Option<Credentials>> {
-        let profile = &self.profile;
-        if let (Some(id), Some(secret)) = (profile.get("aws_access_key_id"), profile.get("aws_secret_access_key")) {
-            let token = profile.get("aws_session_token").map(str::to_owned);
-            return Ok(Some(Credentials::new(id, secret, token, None, "profile")));
-        }
-        if let Some(command) = profile.get("credential_process") {
-            return process::run(command).await.map(Some);
-        }
-        // What only the vendor's own program can follow.
-        let other = ["sso_session", "sso_start_url", "role_arn"].into_iter().find(|key| profile.get(key).is_some());
-        match other {
-            Some(key) => Err(SandboxError::unauthorized(format!(
-                "profile {:?} has {key}, which is not followed here",
-                profile.name
-            ))
-            .with_field("profile")
-            .with_help(format!(
-                "add to a profile: credential_process = aws configure export-credentials --profile {}",
-                profile.name
-            ))),
-            None => Ok(None),
-        }
+        self.of(&self.profile, &mut Vec::new()).await
     }
 
     fn nothing_in_profile(&self) -> SandboxError {
@@ -201,7 +186,8 @@ mod tests {
     fn chain(config: FargateConfig, pairs: &[(&str, &str)], profile: Profile) -> Chain {
         // Nobody asks this machine's own metadata service.
         let pairs = [pairs, &[("AWS_EC2_METADATA_DISABLED", "true")]].concat();
-        Chain::new(&config, Environment::of(&pairs), profile, http_client().unwrap(), "http://127.0.0.1:9".into())
+        let config = FargateConfig { endpoint_url: Some("http://127.0.0.1:9".into()), ..config };
+        Chain::new(&config, Environment::of(&pairs), profile, http_client().unwrap(), "us-east-1")
     }
 
     const KEYS: [(&str, &str); 3] =
@@ -226,9 +212,6 @@ mod tests {
         let error = chain(FargateConfig::default(), &[], Profile::default()).get().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unauthorized);
         assert!(error.help().unwrap().contains("AWS_PROFILE"));
-        let sso = Profile::parse("[default]\nsso_session = x", "", "default");
-        let error = chain(FargateConfig::default(), &[], sso).get().await.unwrap_err();
-        assert!(error.help().unwrap().contains("export-credentials --profile default"), "{error}");
         let named = FargateConfig { profile: Some("p".into()), ..FargateConfig::default() };
         let error = chain(named, &KEYS, Profile::parse("", "", "p")).get().await.unwrap_err();
         assert!(error.to_string().contains("is in no AWS file"), "{error}");

@@ -1,67 +1,34 @@
 //! Credentials for a token that somebody else made: pods of a cluster, jobs of a CI.
 
-use std::time::Duration;
-
 use aws_credential_types::Credentials;
-use reqwest::{Client, Url};
 use sandbox_core::{Result, SandboxError};
 
-use super::Printed;
-use crate::aws::{body, environment::Environment, failure::Failure, xml};
-
-const LIMIT: Duration = Duration::from_secs(20);
-const ANSWER_MAX_BYTES: usize = 64 * 1024;
+use super::sts::{Role, Sts};
+use crate::aws::environment::Environment;
 
 /// Changes the token of the environment into credentials; none where the environment names no token.
-pub(super) async fn find(http: &Client, environment: &Environment, sts: &str) -> Result<Option<Credentials>> {
-    let (Some(path), Some(role)) = (environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN"))
+pub(super) async fn find(sts: &Sts<'_>, environment: &Environment) -> Result<Option<Credentials>> {
+    let (Some(path), Some(arn)) = (environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN"))
     else {
         return Ok(None);
     };
-    let failed = |what: &str| SandboxError::unauthorized(format!("the web identity {what}"));
+    let role = Role { arn, session: environment.get("AWS_ROLE_SESSION_NAME"), ..Role::default() };
+    exchange(sts, &role, path).await.map(Some)
+}
+
+/// Changes the token in a file into credentials of a role.
+pub(super) async fn exchange(sts: &Sts<'_>, role: &Role<'_>, path: &str) -> Result<Credentials> {
     // Read each time: it is exchanged while this program runs.
-    let token = tokio::fs::read_to_string(path).await.map_err(|_| failed("has a token file that cannot be read"))?;
-    let session = environment.get("AWS_ROLE_SESSION_NAME").unwrap_or("sandbox");
-    // Only to have the form written.
-    let mut form = Url::parse("http://form").map_err(|_| failed("could not be written"))?;
-    form.query_pairs_mut()
-        .append_pair("Action", "AssumeRoleWithWebIdentity")
-        .append_pair("Version", "2011-06-15")
-        .append_pair("RoleArn", role)
-        .append_pair("RoleSessionName", session)
-        .append_pair("WebIdentityToken", token.trim());
-    let request = http
-        .post(sts)
-        .header("content-type", "application/x-www-form-urlencoded")
-        .body(form.query().unwrap_or_default().to_owned());
-    let work = async {
-        let answer = request.send().await.map_err(|_| failed("could not be shown: nobody answers"))?;
-        let status = answer.status().as_u16();
-        let text = body(answer, ANSWER_MAX_BYTES).await.map_err(|_| failed("was answered in part only"))?;
-        match status {
-            200 => Ok(text),
-            status => Err(Failure::read("AssumeRoleWithWebIdentity", status, None, &text).into_error()),
-        }
-    };
-    let text = tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| Err(failed("was not answered in time")))?;
-    let text = String::from_utf8_lossy(&text);
-    let part = |name: &str| xml::text(&text, name).map(str::to_owned);
-    let (Some(id), Some(secret)) = (part("AccessKeyId"), part("SecretAccessKey")) else {
-        return Err(failed("was answered with something else"));
-    };
-    let printed = Printed {
-        access_key_id: id,
-        secret_access_key: secret,
-        session_token: part("SessionToken"),
-        expiration: part("Expiration"),
-    };
-    printed.into_credentials("web identity").map(Some)
+    let token = tokio::fs::read_to_string(path).await;
+    let token =
+        token.map_err(|_| SandboxError::unauthorized("the web identity has a token file that cannot be read"))?;
+    sts.with_token(role, token.trim()).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::find;
-    use crate::aws::{environment::Environment, http_client, testing::Stub};
+    use crate::aws::{credentials::sts::Sts, environment::Environment, http_client, testing::Stub};
 
     #[tokio::test]
     async fn a_token_is_changed_into_credentials_and_is_never_in_an_error() {
@@ -79,13 +46,16 @@ mod tests {
         let file = folder.path().join("token");
         let environment =
             Environment::of(&[("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()), ("AWS_ROLE_ARN", "arn:x")]);
-        let http = http_client().unwrap();
+        let (http, url) = (http_client().unwrap(), stub.url());
+        let sts = Sts { http: &http, url: &url, region: "r" };
         std::fs::write(&file, "the&token\n").unwrap();
-        let found = find(&http, &environment, &stub.url()).await.unwrap().unwrap();
+        let found = find(&sts, &environment).await.unwrap().unwrap();
         assert_eq!((found.access_key_id(), found.session_token()), ("A", Some("t")));
         std::fs::write(&file, "canary").unwrap();
-        let error = find(&http, &environment, &stub.url()).await.unwrap_err();
+        let error = find(&sts, &environment).await.unwrap_err();
         assert!(error.to_string().contains("AccessDenied") && !error.to_string().contains("canary"), "{error}");
-        assert!(find(&http, &Environment::default(), "http://127.0.0.1:9").await.unwrap().is_none());
+        assert!(stub.asked().iter().all(|asked| asked.header("authorization").is_none()), "the token alone is shown");
+        let nobody = Sts { url: "http://127.0.0.1:9", ..sts };
+        assert!(find(&nobody, &Environment::default()).await.unwrap().is_none());
     }
 }

@@ -1,4 +1,6 @@
-//! A folder of this machine as what an engine builds from: an archive, packed while it is sent.
+//! A folder of this machine as what images are built from: an archive, packed while it is sent.
+
+mod ignore;
 
 use std::{
     fs::{self, File, Metadata},
@@ -13,8 +15,7 @@ use sandbox_core::{BuildRequest, Result, SandboxError};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use super::ignore::Ignored;
-use crate::error::NAME;
+use self::ignore::Ignored;
 
 /// The file of patterns, when the build file has none of its own.
 const IGNORE_FILE: &str = ".dockerignore";
@@ -25,25 +26,27 @@ const TEXT_MAX_BYTES: u64 = 4 << 20;
 /// How large a piece of the archive is.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// What a build is made from, checked before the engine is asked.
-pub(super) struct Context {
+/// What a build is made from, checked before anybody is asked. Files that its `.dockerignore` names are not part of it.
+pub struct BuildContext {
     folder: PathBuf,
     ignored: Ignored,
-    /// Its name in the archive.
-    pub(super) dockerfile: String,
+    /// The build file's name in the archive.
+    pub dockerfile: String,
     /// What it says.
-    pub(super) text: String,
+    pub text: String,
     /// Files that are in the archive and not in the folder, over those that are.
     extra: Vec<(String, Vec<u8>)>,
+    /// What every file is said to have been changed at; none: what is true.
+    changed_at: Option<u64>,
 }
 
-impl Context {
+impl BuildContext {
     /// Looks at everything that the archive begins with.
     ///
     /// # Errors
     /// `InvalidInput` or what reading failed with, naming the field and the path.
-    pub(super) fn open(request: &BuildRequest) -> Result<Self> {
-        let invalid = |field: &str, why: String| SandboxError::invalid_input(field, why).with_provider(NAME);
+    pub fn open(request: &BuildRequest) -> Result<Self> {
+        let invalid = |field: &str, why: String| SandboxError::invalid_input(field, why);
         let folder = PathBuf::from(&request.context);
         if !folder.is_absolute() {
             return Err(invalid("context", "must be an absolute path of a folder of this machine".to_owned()));
@@ -65,7 +68,7 @@ impl Context {
         match inside(&folder, &own) {
             Some(dockerfile) => {
                 let (ignored, _) = Self::ignored(&folder, ignore_file.as_deref())?;
-                Ok(Self { folder, ignored, dockerfile, text, extra: Vec::new() })
+                Ok(Self { folder, ignored, dockerfile, text, extra: Vec::new(), changed_at: None })
             }
             // The engine sees nothing outside of the archive.
             None => Self::with_text(folder, text, ignore_file.as_deref()),
@@ -85,7 +88,7 @@ impl Context {
         patterns.push_str(&format!("\n{dockerfile}\n"));
         let extra =
             vec![(IGNORE_FILE.to_owned(), patterns.into_bytes()), (dockerfile.clone(), text.clone().into_bytes())];
-        Ok(Self { folder, ignored, dockerfile, text, extra })
+        Ok(Self { folder, ignored, dockerfile, text, extra, changed_at: None })
     }
 
     fn ignored(folder: &Path, file: Option<&Path>) -> Result<(Ignored, String)> {
@@ -94,13 +97,24 @@ impl Context {
             return Ok(Default::default());
         }
         let text = read_text("context", &file)?;
-        let ignored = Ignored::parse(&text).map_err(|error| error.with_provider(NAME))?;
+        let ignored = Ignored::parse(&text).map_err(|error| error)?;
         Ok((ignored, text))
+    }
+
+    /// Says of every file that it was changed at the same time, in seconds since the Unix epoch: the archive is the same then
+    /// wherever its contents are.
+    #[must_use]
+    pub fn changed_at(mut self, seconds: u64) -> Self {
+        self.changed_at = Some(seconds);
+        self
     }
 
     /// Packs it on a thread that may block. What is packed comes through the channel; the packing ends when nobody takes
     /// it any more.
-    pub(super) fn pack(self, sender: mpsc::Sender<io::Result<Bytes>>) -> Result<()> {
+    ///
+    /// # Errors
+    /// What reading failed with, naming the path.
+    pub fn pack(self, sender: mpsc::Sender<io::Result<Bytes>>) -> Result<()> {
         let mut builder = Builder::new(Outgoing { sender, buffer: Vec::with_capacity(CHUNK_BYTES) });
         let packed = self.pack_into(&mut builder).and_then(|()| {
             let done = builder.finish().and_then(|()| builder.get_mut().flush());
@@ -116,7 +130,7 @@ impl Context {
 
     fn pack_into(&self, builder: &mut Builder<Outgoing>) -> Result<()> {
         for (name, contents) in &self.extra {
-            let mut header = header(EntryType::Regular, 0o644, 0, contents.len() as u64);
+            let mut header = header(EntryType::Regular, 0o644, self.changed_at.unwrap_or(0), contents.len() as u64);
             let added = builder.append_data(&mut header, name, contents.as_slice());
             added.map_err(|error| failed("context", Path::new(name), error))?;
         }
@@ -158,7 +172,8 @@ impl Context {
 
     fn append(&self, builder: &mut Builder<Outgoing>, path: &Path, name: &Path, found: &Metadata) -> Result<()> {
         let kind = found.file_type();
-        let (mode, mtime) = (found.mode() & 0o7777, u64::try_from(found.mtime()).unwrap_or(0));
+        let mode = found.mode() & 0o7777;
+        let mtime = self.changed_at.unwrap_or_else(|| u64::try_from(found.mtime()).unwrap_or(0));
         let added = if kind.is_dir() {
             let mut header = header(EntryType::Directory, mode, mtime, 0);
             builder.append_data(&mut header, name, io::empty())
@@ -205,7 +220,7 @@ fn is_above(folder: &Path, file: &str) -> bool {
 }
 
 fn read_text(field: &str, path: &Path) -> Result<String> {
-    let invalid = |why: String| SandboxError::invalid_input(field, why).with_provider(NAME);
+    let invalid = |why: String| SandboxError::invalid_input(field, why);
     let found = fs::metadata(path).map_err(|error| failed(field, path, error))?;
     if !found.is_file() {
         return Err(invalid(format!("{} is not a regular file", path.display())));
@@ -218,7 +233,7 @@ fn read_text(field: &str, path: &Path) -> Result<String> {
 }
 
 fn failed(field: &str, path: &Path, error: io::Error) -> SandboxError {
-    SandboxError::io(path.display(), error).with_field(field).with_provider(NAME)
+    SandboxError::io(path.display(), error).with_field(field)
 }
 
 /// As many bytes as were announced, or an error.
@@ -275,7 +290,7 @@ mod tests {
     use sandbox_core::{BuildRequest, ErrorKind};
     use tokio::sync::mpsc;
 
-    use super::Context;
+    use super::BuildContext;
 
     fn request(folder: &Path) -> BuildRequest {
         BuildRequest { context: folder.display().to_string(), ..BuildRequest::default() }
@@ -289,7 +304,7 @@ mod tests {
 
     /// The entries of the archive, by name: what they are and hold.
     fn packed(request: &BuildRequest) -> (String, BTreeMap<String, String>) {
-        let context = Context::open(request).unwrap();
+        let context = BuildContext::open(request).unwrap();
         let dockerfile = context.dockerfile.clone();
         let (sender, mut receiver) = mpsc::channel(4);
         let packing = std::thread::spawn(move || context.pack(sender));
@@ -365,6 +380,31 @@ mod tests {
     }
 
     #[test]
+    fn the_archive_of_the_same_contents_is_the_same_wherever_and_whenever_they_are() {
+        let bytes = |folder: &Path| {
+            let context = BuildContext::open(&request(folder)).unwrap().changed_at(1);
+            let (sender, mut receiver) = mpsc::channel(4);
+            let packing = std::thread::spawn(move || context.pack(sender));
+            let mut bytes = Vec::new();
+            while let Some(chunk) = receiver.blocking_recv() {
+                bytes.extend_from_slice(&chunk.unwrap());
+            }
+            packing.join().unwrap().unwrap();
+            bytes
+        };
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for folder in [one.path(), two.path()] {
+            put(folder, "Dockerfile", "FROM scratch");
+            put(folder, "a/b", "x");
+        }
+        let old = fs::File::options().write(true).open(two.path().join("a/b")).unwrap();
+        old.set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(bytes(one.path()), bytes(two.path()));
+        put(two.path(), "a/b", "y");
+        assert_ne!(bytes(one.path()), bytes(two.path()));
+    }
+
+    #[test]
     fn a_build_file_has_patterns_of_its_own() {
         let temp = tempfile::tempdir().unwrap();
         put(temp.path(), "Dockerfile", "FROM scratch");
@@ -402,7 +442,7 @@ mod tests {
                 "dockerfile",
             ),
         ] {
-            let error = Context::open(&request).err().unwrap();
+            let error = BuildContext::open(&request).err().unwrap();
             assert_eq!((error.kind(), error.field()), (kind, Some(field)), "{error:?}");
         }
     }

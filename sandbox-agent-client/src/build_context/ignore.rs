@@ -4,7 +4,7 @@ use sandbox_core::{Result, SandboxError};
 
 /// The patterns of a file, in order: the last one that matches decides.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ignored(Vec<Pattern>);
+pub(super) struct Ignored(Vec<Pattern>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Pattern {
@@ -36,7 +36,7 @@ impl Ignored {
     ///
     /// # Errors
     /// `InvalidInput`, with the line of a pattern that is none.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
         let kept = lines.filter(|(_, line)| !line.starts_with('#')).map(|(index, line)| (index, line.trim()));
         let patterns = kept.filter(|(_, line)| !line.is_empty()).map(|(index, line)| {
@@ -50,7 +50,7 @@ impl Ignored {
     }
 
     /// Whether a path below the context stays here. A path of which a folder above is matched is matched itself.
-    pub(crate) fn has(&self, path: &str) -> bool {
+    pub(super) fn has(&self, path: &str) -> bool {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         let parents: Vec<Vec<char>> = ends.map(|end| path[..end].chars().collect()).collect();
         let decides = |pattern: &&Pattern| parents.iter().any(|path| pattern.is_match(path));
@@ -58,7 +58,7 @@ impl Ignored {
     }
 
     /// Whether something below a folder that is ignored may be sent all the same.
-    pub(crate) fn has_exceptions(&self) -> bool {
+    pub(super) fn has_exceptions(&self) -> bool {
         self.0.iter().any(|pattern| pattern.is_exception)
     }
 }
