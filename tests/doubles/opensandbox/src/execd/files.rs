@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     Execd,
     metadata::{apply, expand, file_info},
+    search::{replace, search},
 };
 use crate::http::{self, Request, Response, empty, failure, query, streamed, value_of};
 
@@ -41,6 +42,11 @@ impl Execd {
             ("POST", ["files", "upload"]) => return upload(request).await,
             ("GET", ["files", "download"]) => return download(&request, &first),
             ("GET", ["files", "info"]) => infos(&paths),
+            ("GET", ["files", "search"]) => search(&first, value_of(&query, "pattern").unwrap_or("**")),
+            ("POST", ["files", "replace"]) => {
+                let is_verbose = value_of(&query, "verbose") == Some("true");
+                replace(&body(request).await, is_verbose)
+            }
             ("DELETE", ["files"]) => remove(&paths),
             ("GET", ["directories", "list"]) => {
                 let depth = value_of(&query, "depth").and_then(|depth| depth.parse().ok()).unwrap_or(1);

@@ -6,6 +6,7 @@ mod metadata;
 mod output;
 mod pty;
 mod pty_session;
+mod search;
 mod sessions;
 
 use std::{
