@@ -1,6 +1,7 @@
 //! The API of execd, for the machine that this runs on.
 
 mod command;
+mod env_file;
 mod files;
 mod metadata;
 mod output;
