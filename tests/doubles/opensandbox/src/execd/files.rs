@@ -245,12 +245,13 @@ async fn upload(request: Request) -> Response {
 fn store(body: &Bytes, boundary: &str) -> Response {
     let (mut metadata, mut contents) = (Vec::new(), Vec::new());
     for (head, data) in parts(body, boundary) {
-        if head.contains("name=\"metadata\"") && head.contains("filename=") {
+        let is_part = |name: &str| head.contains(&format!("; name=\"{name}\""));
+        if is_part("metadata") && head.contains("; filename=") {
             match serde_json::from_slice::<Value>(data) {
                 Ok(value) => metadata.push(value),
                 Err(_) => return failure(400, "INVALID_FILE_METADATA", "the metadata is no JSON"),
             }
-        } else if head.contains("name=\"file\"") {
+        } else if is_part("file") {
             contents.push(data);
         }
     }
