@@ -71,11 +71,17 @@ pub(crate) fn upgrade_to_socket(accept: &str) -> Response {
 }
 
 /// Sends a request to a server of this host under another path, without the headers that are named.
-pub(crate) async fn forward(
+pub(crate) async fn forward(request: Request, port: u16, path: &str, without: &[&str]) -> Result<Answer, ProxyError> {
+    forward_until(request, port, path, without, std::future::pending()).await
+}
+
+/// The same; what it upgrades to breaks when `broken` resolves.
+pub(crate) async fn forward_until(
     mut request: Request,
     port: u16,
     path: &str,
     without: &[&str],
+    broken: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Answer, ProxyError> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.map_err(|_| ProxyError::Connect)?;
     let _ = stream.set_nodelay(true);
@@ -99,7 +105,11 @@ pub(crate) async fn forward(
     let server = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let (Ok(client), Ok(server)) = tokio::join!(client, server) else { return };
-        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
+        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+            () = broken => {}
+        }
     });
     let headers = response.headers().clone();
     Ok(Ok(switching(headers)))
