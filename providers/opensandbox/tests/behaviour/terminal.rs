@@ -124,7 +124,7 @@ async fn a_session_whose_connection_breaks_goes_on_where_it_was() {
     let (_, mut stream) = open(&world, &handle, script).await;
     let mut seen = read_until(&mut stream, "n5.").await;
     for part in ["n50.", "n120.", "n200."] {
-        world.control.break_sockets();
+        world.control.break_streams();
         seen += &read_until(&mut stream, part).await;
     }
     let (more, outcome) = rest(&mut stream).await;
@@ -145,7 +145,7 @@ async fn a_session_that_ended_while_its_connection_was_broken_is_not_started_aga
     read_until(&mut stream, "up").await;
     // It ends, and a first look at it comes only then.
     world.control.faults().plan("GET", "/proxy/44772/pty/", Fault::Delay(Duration::from_millis(800)), 1);
-    world.control.break_sockets();
+    world.control.break_streams();
     std::fs::write(folder.path().join("go"), "").unwrap();
     let (_, outcome) = rest(&mut stream).await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Pty);
@@ -161,7 +161,7 @@ async fn a_connection_that_breaks_again_and_again_without_a_byte_is_given_up() {
     read_until(&mut stream, "up").await;
     let breaking = async {
         loop {
-            world.control.break_sockets();
+            world.control.break_streams();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -203,7 +203,7 @@ async fn a_terminal_whose_sandbox_has_died_says_why() {
     let (_, mut stream) = open(&world, &handle, "echo up; sleep 60").await;
     read_until(&mut stream, "up").await;
     world.control.set_state(&handle.sandbox_id, "Failed", "PodFailed", "container main: OOMKilled");
-    world.control.break_sockets();
+    world.control.break_streams();
     let (_, outcome) = rest(&mut stream).await;
     let error = outcome.unwrap_err();
     assert!(error.to_string().contains("killed for memory"), "{error}");

@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     pub(crate) seen: Mutex<Vec<Seen>>,
     /// Calls that are under way, and the most that ever were.
     under_way: Mutex<(usize, usize)>,
-    /// Told when sockets are to break.
+    /// Told when streams are to break.
     pub(crate) breaks: Notify,
     /// Folders of named volumes.
     pub(crate) volumes: tempfile::TempDir,
@@ -143,8 +143,8 @@ impl Control {
         *lock(&self.inner.address) = Some(address);
     }
 
-    /// Breaks every WebSocket that goes through the server.
-    pub fn break_sockets(&self) {
+    /// Breaks every WebSocket and every stream of events that goes through the server.
+    pub fn break_streams(&self) {
         self.inner.breaks.notify_waiters();
     }
 
