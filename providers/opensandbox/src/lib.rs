@@ -36,7 +36,7 @@ mod transfer;
 pub use config::{
     AttributionConfig, ConnectionConfig, CreateConfig, ImagePullPolicy, NetworkingConfig, OnUnverified,
     OpenSandboxConfig, OperationsConfig, OutputDialectSetting, ProbeConfig, Protocol, RuntimeRequirementsConfig,
-    SharedStorageConfig,
+    SharedStorageConfig, TransportBackend,
 };
 pub use provider::OpenSandboxProvider;
 
