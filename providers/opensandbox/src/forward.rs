@@ -192,7 +192,8 @@ async fn carry(mut inside: PtyStream, early: Bytes, sink: SessionSink<PortEvent>
         match event {
             Ok(Some(PtyEvent::Output(bytes))) => sink.send(PortEvent::Data(bytes)).await,
             Ok(Some(PtyEvent::Gap(bytes))) => {
-                sink.fail(SandboxError::lost(format!("{bytes} bytes of it are lost"), sandbox_core::Admitted::Yes)).await;
+                sink.fail(SandboxError::lost(format!("{bytes} bytes of it are lost"), sandbox_core::Admitted::Yes))
+                    .await;
                 return;
             }
             Ok(Some(PtyEvent::Exit(_))) => {

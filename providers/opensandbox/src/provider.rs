@@ -4,8 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use sandbox_core::{
     BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, ListSweep, Metrics, Network,
-    NetworkPolicies, PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, RuntimeRequirements, SandboxHandle,
-    SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots, async_trait,
+    NetworkPolicies, PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, RuntimeRequirements,
+    SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots, async_trait,
 };
 
 use crate::{

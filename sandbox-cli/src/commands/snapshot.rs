@@ -109,7 +109,11 @@ fn ls(app: &App, args: &LsArgs) -> Result<(), Failure> {
     let mut table = Table::new(["ID", "NAME", "AGE"]);
     for one in &all {
         let name = if one.name.is_empty() { "-" } else { one.name.as_str() };
-        table.row([one.id.clone(), name.to_owned(), age(one).map_or_else(|| "-".to_owned(), |age| show_seconds(age.floor()))]);
+        table.row([
+            one.id.clone(),
+            name.to_owned(),
+            age(one).map_or_else(|| "-".to_owned(), |age| show_seconds(age.floor())),
+        ]);
     }
     let list = List {
         key: "snapshots",

@@ -105,7 +105,12 @@ async fn the_program_removes_what_a_run_an_owner_or_an_age_left_and_nothing_else
     assert_eq!(world.control.ids(), sorted(&[&live]), "what somebody answers for stays");
     // A server that refuses is told, with the code of a failure.
     let stale = program.make("run 3", "ann", past).await;
-    world.control.faults().plan("DELETE", &format!("/v1/sandboxes/{stale}"), opensandbox_double::Fault::error(403, "NO"), 9);
+    world.control.faults().plan(
+        "DELETE",
+        &format!("/v1/sandboxes/{stale}"),
+        opensandbox_double::Fault::error(403, "NO"),
+        9,
+    );
     let said = program.run(1, "ann", &["gc", "--provider", "opensandbox"]).await;
     assert!(said.contains("not removed") && said.contains(&stale), "{said}");
     world.control.end().await;
@@ -132,7 +137,10 @@ async fn the_program_makes_lists_and_removes_snapshots() {
     program.run(2, "ann", &["snapshot", "rm", "third"]).await;
     program.run(0, "ann", &["stop", "again"]).await;
     assert_eq!(program.run(0, "ann", &["snapshot", "rm", "--older", "1h"]).await, "");
-    assert_eq!(program.run(0, "ann", &["snapshot", "rm", "--older", "0s", "--dry-run"]).await, format!("would remove {id}"));
+    assert_eq!(
+        program.run(0, "ann", &["snapshot", "rm", "--older", "0s", "--dry-run"]).await,
+        format!("would remove {id}")
+    );
     assert_eq!(program.run(0, "ann", &["snapshot", "rm", "first"]).await, format!("removed {id}"));
     assert_eq!(program.run(0, "ann", &["snapshot", "ls", "-q"]).await, "");
     program.run(0, "ann", &["stop", "box"]).await;

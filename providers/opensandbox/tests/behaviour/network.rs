@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use opensandbox_double::{ControlOptions, Fault};
 use sandbox_core::{
-    ErrorKind, ExecRequest, PortEvent, PortStream, RuntimeRequirementsSpec, SandboxHandle, SandboxProvider, SandboxSpec,
-    VolumeMount, VolumeSource,
+    ErrorKind, ExecRequest, PortEvent, PortStream, RuntimeRequirementsSpec, SandboxHandle, SandboxProvider,
+    SandboxSpec, VolumeMount, VolumeSource,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -80,7 +80,8 @@ async fn names_that_are_set_take_the_place_of_earlier_ones_and_of_no_others() {
     let text = world.text(&handle, "cat /etc/hosts").await;
     let lines: Vec<&str> = text.lines().filter_map(|line| line.split(" #").next()).collect();
     assert_eq!(lines, ["127.0.0.1 localhost", "fd00::2 second.test"]);
-    for (name, address) in [("a b", "10.0.0.1"), ("-x", "10.0.0.1"), ("", "10.0.0.1"), ("x", "10.0.0"), ("x\ny", "::1")] {
+    for (name, address) in [("a b", "10.0.0.1"), ("-x", "10.0.0.1"), ("", "10.0.0.1"), ("x", "10.0.0"), ("x\ny", "::1")]
+    {
         let error = soon(network.set_hosts(&handle, hosts(name, address))).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name:?} {address:?}");
     }
@@ -202,7 +203,9 @@ async fn a_forwarding_says_what_it_lacks_and_runs_its_set_up_first() {
     drop(soon(world.provider.as_port_forwarding().unwrap().open_port(&handle, port)).await.unwrap());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "0\n", "as root");
     world.control.end().await;
-    for (script, python, help) in [("true", "no-such-python", "networking.python_executable"), ("exit 3", "python3", "")] {
+    for (script, python, help) in
+        [("true", "no-such-python", "networking.python_executable"), ("exit 3", "python3", "")]
+    {
         let world = World::new(set_up(script.to_owned(), python)).await;
         let handle = world.sandbox().await;
         let ports = world.provider.as_port_forwarding().unwrap();

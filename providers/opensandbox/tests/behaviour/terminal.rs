@@ -140,7 +140,8 @@ async fn a_session_that_ended_while_its_connection_was_broken_is_not_started_aga
     let world = World::new(json!({})).await;
     let handle = world.sandbox().await;
     let folder = tempfile::tempdir().unwrap();
-    let script = format!("echo x >>{0}/n; echo up; while [ ! -e {0}/go ]; do sleep 0.02; done", folder.path().display());
+    let script =
+        format!("echo x >>{0}/n; echo up; while [ ! -e {0}/go ]; do sleep 0.02; done", folder.path().display());
     let (_, mut stream) = open(&world, &handle, &script).await;
     read_until(&mut stream, "up").await;
     // It ends, and a first look at it comes only then.

@@ -131,7 +131,8 @@ async fn a_file_of_authorities_that_holds_none_is_refused_by_its_key() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     let refused = |file: &Path| {
-        let settings = crate::support::settings("h", json!({ "connection": { "ca_file": file.display().to_string() } }));
+        let settings =
+            crate::support::settings("h", json!({ "connection": { "ca_file": file.display().to_string() } }));
         let config = sandbox_core::from_json(settings, "config").unwrap();
         sandbox_provider_opensandbox::OpenSandboxProvider::new(config).unwrap_err()
     };

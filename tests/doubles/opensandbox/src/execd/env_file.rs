@@ -66,14 +66,8 @@ mod tests {
     #[test]
     fn every_form_of_a_value_is_read() {
         let text = "# a comment\nA=1\nexport B= two words \nC='it \\n is\n$HOME'\nD=\"it's \\\"so\\\"\\n\"\nno name=x\nE=\nA='3'";
-        let expected = [
-            ("A", "1"),
-            ("B", "two words"),
-            ("C", "it \\n is\n$HOME"),
-            ("D", "it's \"so\"\n"),
-            ("E", ""),
-            ("A", "3"),
-        ];
+        let expected =
+            [("A", "1"), ("B", "two words"), ("C", "it \\n is\n$HOME"), ("D", "it's \"so\"\n"), ("E", ""), ("A", "3")];
         assert_eq!(read(text), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(read(""), []);
         assert_eq!(read("A='open"), [("A".to_owned(), "'open".to_owned())]);
