@@ -96,7 +96,7 @@ async fn the_program_removes_what_a_run_an_owner_or_an_age_left_and_nothing_else
     assert_eq!(program.gc(&["--dry-run", "--owner", "ann", "--run", "run 1"]).await, sorted(&[&first]));
     assert_eq!(program.gc(&["--dry-run", "--owner", "nobody"]).await, [""; 0]);
     assert_eq!(program.gc(&["--dry-run", "--older", "1h"]).await, [""; 0], "they are a moment old");
-    assert_eq!(program.gc(&["--dry-run", "--older", "0s", "--run", "run 2"]).await, sorted(&[&third]));
+    assert_eq!(program.gc(&["--dry-run", "--older", "1ms", "--run", "run 2"]).await, sorted(&[&third]));
     assert_eq!(world.control.ids(), all, "a dry run removes nothing");
     assert_eq!(program.gc(&["--owner", "ann", "--run", "run 1"]).await, sorted(&[&first]));
     assert_eq!(program.gc(&["--run", "many"]).await.len(), 100);
@@ -138,7 +138,7 @@ async fn the_program_makes_lists_and_removes_snapshots() {
     program.run(0, "ann", &["stop", "again"]).await;
     assert_eq!(program.run(0, "ann", &["snapshot", "rm", "--older", "1h"]).await, "");
     assert_eq!(
-        program.run(0, "ann", &["snapshot", "rm", "--older", "0s", "--dry-run"]).await,
+        program.run(0, "ann", &["snapshot", "rm", "--older", "1ms", "--dry-run"]).await,
         format!("would remove {id}")
     );
     assert_eq!(program.run(0, "ann", &["snapshot", "rm", "first"]).await, format!("removed {id}"));
