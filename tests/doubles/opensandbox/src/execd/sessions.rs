@@ -50,7 +50,7 @@ impl Execd {
         let state = session.state.to_string_lossy().into_owned();
         let cwd = order["cwd"].as_str().map(|cwd| format!("cd -- {} || exit\n", quote(cwd))).unwrap_or_default();
         let script = format!(
-            ". {state}\ntrap 'code=$?; {{ export PWD; export -p; echo \"cd -- \\\"\\$PWD\\\"\"; }} >{state}; exit $code' EXIT\n\
+            "exec 2>&1\n. {state}\ntrap 'code=$?; {{ export PWD; export -p; echo \"cd -- \\\"\\$PWD\\\"\"; }} >{state}; exit $code' EXIT\n\
              {cwd}{text}\n"
         );
         let mut command = Command::new(["sh", "-c", &script]);
