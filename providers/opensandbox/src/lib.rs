@@ -14,6 +14,7 @@ mod create_request;
 mod daemon;
 mod error;
 mod exec;
+mod forward;
 mod http;
 mod info;
 mod labels;
@@ -35,7 +36,7 @@ mod transfer;
 pub use config::{
     AttributionConfig, ConnectionConfig, CreateConfig, ImagePullPolicy, NetworkingConfig, OnUnverified,
     OpenSandboxConfig, OperationsConfig, OutputDialectSetting, ProbeConfig, Protocol, RuntimeRequirementsConfig,
-    SharedStorageConfig,
+    SharedStorageConfig, TransportBackend,
 };
 pub use provider::OpenSandboxProvider;
 

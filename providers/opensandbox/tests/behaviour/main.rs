@@ -4,9 +4,15 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod cli;
 mod connection;
 mod create;
 mod exec;
 mod lifecycle;
+mod limits;
+mod network;
+mod pool;
+mod snapshots;
 mod support;
 mod terminal;
+mod tls;

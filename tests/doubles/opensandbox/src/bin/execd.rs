@@ -12,6 +12,9 @@ use tokio::{
 /// Where execd listens.
 const ADDRESS: &str = "0.0.0.0:44772";
 
+/// Where clients add variables for later commands, unless the container says otherwise.
+const ENV_FILE: (&str, &str) = ("EXECD_ENVS", "/opt/opensandbox/.env");
+
 struct Arguments {
     address: SocketAddr,
     port_file: Option<String>,
@@ -25,7 +28,8 @@ fn arguments() -> Result<Arguments, String> {
     // What the container was given is for its commands, too.
     let environment =
         env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let options = ExecdOptions { env: environment.collect(), ..ExecdOptions::default() };
+    let mut options = ExecdOptions { env: environment.collect(), ..ExecdOptions::default() };
+    options.env.entry(ENV_FILE.0.to_owned()).or_insert_with(|| ENV_FILE.1.to_owned());
     let address = ADDRESS.parse().map_err(|_| "the address is wrong".to_owned())?;
     let mut parsed = Arguments { address, port_file: None, options, command: Vec::new() };
     if is_bootstrap {

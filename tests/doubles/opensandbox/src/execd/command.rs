@@ -1,6 +1,7 @@
 //! Commands, in the foreground and in the background.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Execd, lock, new_id, now_ms,
+    Execd, env_file, lock, new_id, now_ms,
     output::{Events, Stream},
 };
 use crate::http::{self, Answer, Request, Response, empty, failure, query, streamed, value_of};
@@ -37,7 +38,7 @@ struct Order {
     uid: Option<u32>,
     gid: Option<u32>,
     #[serde(default)]
-    envs: std::collections::BTreeMap<String, String>,
+    envs: BTreeMap<String, String>,
     /// Ours: exact bytes in events.
     #[serde(default)]
     bytes: bool,
@@ -124,13 +125,28 @@ fn start_failure(error: &StartError, program: &str) -> (String, Value) {
     (words, outcome)
 }
 
+/// The variable that names the file of variables for later commands.
+const ENV_FILE: &str = "EXECD_ENVS";
+
 impl Execd {
-    pub(super) fn environment(&self, envs: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
-        let mut merged = self.options.env.clone();
-        merged.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
-        merged.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+    /// What the daemon itself has.
+    pub(super) fn own_environment(&self) -> BTreeMap<String, String> {
+        let mut own = self.options.env.clone();
+        own.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        own.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+        own
+    }
+
+    /// The same with what clients have added, and with what a command has of its own.
+    pub(super) fn environment(&self, envs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut merged = self.own_environment();
+        if let Some(file) = merged.get(ENV_FILE) {
+            // Nobody has to make it.
+            let text = std::fs::read(file).unwrap_or_default();
+            merged.extend(env_file::read(&String::from_utf8_lossy(&text)));
+        }
         merged.extend(envs.iter().map(|(name, value)| (name.clone(), value.clone())));
-        merged.into_iter().collect()
+        merged
     }
 
     fn build(&self, order: &Order) -> Result<(Command, String), Box<Response>> {

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Read, Seek, SeekFrom, Write},
+    io::{BufRead, ErrorKind, Read, Seek, SeekFrom, Write},
     path::Path,
 };
 
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     Execd,
     metadata::{apply, expand, file_info},
+    search::{replace, search},
 };
 use crate::http::{self, Request, Response, empty, failure, query, streamed, value_of};
 
@@ -39,8 +40,14 @@ impl Execd {
         let first = paths.first().cloned().unwrap_or_default();
         let result = match (method, parts) {
             ("POST", ["files", "upload"]) => return upload(request).await,
+            ("GET", ["files", "download"]) if has_lines(&query) => return lines(&request, &query, &first),
             ("GET", ["files", "download"]) => return download(&request, &first),
             ("GET", ["files", "info"]) => infos(&paths),
+            ("GET", ["files", "search"]) => search(&first, value_of(&query, "pattern").unwrap_or("**")),
+            ("POST", ["files", "replace"]) => {
+                let is_verbose = value_of(&query, "verbose") == Some("true");
+                replace(&body(request).await, is_verbose)
+            }
             ("DELETE", ["files"]) => remove(&paths),
             ("GET", ["directories", "list"]) => {
                 let depth = value_of(&query, "depth").and_then(|depth| depth.parse().ok()).unwrap_or(1);
@@ -138,10 +145,45 @@ fn each(map: &Value, work: impl Fn(&Path, &Value) -> std::io::Result<()>) -> std
     Ok(empty(200))
 }
 
+fn open(path: &str) -> std::io::Result<fs::File> {
+    if fs::metadata(path)?.is_dir() { Err(std::io::Error::other("is a directory")) } else { fs::File::open(path) }
+}
+
+fn has_lines(query: &[(String, String)]) -> bool {
+    ["offset", "limit"].iter().any(|name| value_of(query, name).is_some())
+}
+
+/// Some lines of a file: from the one with this number on (1 is the first), so many.
+fn lines(request: &Request, query: &[(String, String)], path: &str) -> Response {
+    let number = |name: &str, default: usize| match value_of(query, name) {
+        None => Some(default),
+        Some(text) => text.parse().ok().filter(|number| *number > 0),
+    };
+    let (Some(offset), Some(limit)) = (number("offset", 1), number("limit", usize::MAX)) else {
+        return failure(400, "INVALID_REQUEST_BODY", "offset and limit must be numbers above 0");
+    };
+    if request.headers().contains_key("range") {
+        return failure(400, "INVALID_REQUEST_BODY", "either a range, or offset and limit");
+    }
+    let mut file = match open(path) {
+        Ok(file) => std::io::BufReader::new(file),
+        Err(error) => return failed(&error),
+    };
+    let (mut found, mut line) = (Vec::new(), Vec::new());
+    for number in 1..offset.saturating_add(limit) {
+        line.clear();
+        match file.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) if number >= offset => found.extend_from_slice(&line),
+            Ok(_) => {}
+            Err(error) => return failed(&error),
+        }
+    }
+    http::full(200, Some("text/plain"), found)
+}
+
 fn download(request: &Request, path: &str) -> Response {
-    let mut file = match fs::metadata(path).and_then(|data| {
-        if data.is_dir() { Err(std::io::Error::other("is a directory")) } else { fs::File::open(path) }
-    }) {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(error) => return failed(&error),
     };
@@ -203,12 +245,13 @@ async fn upload(request: Request) -> Response {
 fn store(body: &Bytes, boundary: &str) -> Response {
     let (mut metadata, mut contents) = (Vec::new(), Vec::new());
     for (head, data) in parts(body, boundary) {
-        if head.contains("name=\"metadata\"") && head.contains("filename=") {
+        let is_part = |name: &str| head.contains(&format!("; name=\"{name}\""));
+        if is_part("metadata") && head.contains("; filename=") {
             match serde_json::from_slice::<Value>(data) {
                 Ok(value) => metadata.push(value),
                 Err(_) => return failure(400, "INVALID_FILE_METADATA", "the metadata is no JSON"),
             }
-        } else if head.contains("name=\"file\"") {
+        } else if is_part("file") {
             contents.push(data);
         }
     }

@@ -104,17 +104,21 @@ impl Execd {
         since: u64,
         turn: u64,
     ) {
+        // What a new process writes from now on is no replay, in which its streams would be one.
+        let before = lock(&session.state).offset;
         if let Err(why) = session.start(self, is_terminal).await {
             let _ = socket.send(text(&json!({ "type": "error", "code": "START_FAILED", "error": why }))).await;
             return;
         }
         let mut sent = {
-            let (from, pieces) = {
+            let (from, to, pieces) = {
                 let state = lock(&session.state);
-                let from = since.max(state.first_offset).min(state.offset);
-                (from, state.since(from))
+                let to = before.max(state.first_offset);
+                let from = since.max(state.first_offset).min(to);
+                (from, to, state.since(from))
             };
-            let replay: Vec<u8> = pieces.into_iter().flat_map(|(_, data)| data).collect();
+            let kept = usize::try_from(to - from).unwrap_or(usize::MAX);
+            let replay: Vec<u8> = pieces.into_iter().flat_map(|(_, data)| data).take(kept).collect();
             let end = from + replay.len() as u64;
             if !replay.is_empty() {
                 let mut frame = vec![3];

@@ -78,7 +78,7 @@ impl PtySession {
             argv.extend(["-c".to_owned(), command.clone()]);
         }
         let mut command = Command::new(argv).cwd(self.cwd.as_bytes()).env("TERM", "xterm-256color");
-        for (name, value) in execd.environment(&Default::default()) {
+        for (name, value) in execd.own_environment() {
             command = command.env(name, value);
         }
         command = match is_terminal {

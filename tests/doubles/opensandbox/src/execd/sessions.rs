@@ -18,13 +18,18 @@ pub(super) struct Session {
     controller: Option<Controller>,
 }
 
+/// One word of a script.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 impl Execd {
     pub(super) async fn create_session(&self, request: Request) -> Response {
         let body = http::read_all(request.into_body()).await.unwrap_or_default();
         let cwd = serde_json::from_slice::<Value>(&body).ok().and_then(|body| body["cwd"].as_str().map(str::to_owned));
         let (id, cwd) = (new_id(), cwd.unwrap_or_else(|| "/".to_owned()));
         let state = std::env::temp_dir().join(format!(".session-{id}"));
-        let line = format!("cd -- '{}'\n", cwd.replace('\'', "'\\''"));
+        let line = format!("cd -- {}\n", quote(&cwd));
         if std::fs::create_dir_all(&cwd).and_then(|()| std::fs::write(&state, line)).is_err() {
             return failure(500, "RUNTIME_ERROR", "the session cannot be made");
         }
@@ -43,9 +48,9 @@ impl Execd {
         };
         self.note_start(&order);
         let state = session.state.to_string_lossy().into_owned();
-        let cwd = order["cwd"].as_str().map(|cwd| format!("cd -- '{cwd}' || exit\n")).unwrap_or_default();
+        let cwd = order["cwd"].as_str().map(|cwd| format!("cd -- {} || exit\n", quote(cwd))).unwrap_or_default();
         let script = format!(
-            ". {state}\ntrap 'code=$?; {{ export -p; printf \"cd -- %s\\n\" \"'$(pwd)'\"; }} >{state}; exit $code' EXIT\n\
+            "exec 2>&1\n. {state}\ntrap 'code=$?; {{ export PWD; export -p; echo \"cd -- \\\"\\$PWD\\\"\"; }} >{state}; exit $code' EXIT\n\
              {cwd}{text}\n"
         );
         let mut command = Command::new(["sh", "-c", &script]);
