@@ -107,7 +107,7 @@ async fn f08_the_same_exec_id_from_another_process_joins_the_command() {
 async fn a_create_that_nobody_waits_for_leaves_nothing() {
     let service = Service::new().await;
     service.fault("POST", "/api/sandbox", |fault| fault.delay_ms = 200);
-    let create = service.provider.create(labelled("double.delay-ms", "300"));
+    let create = service.provider.create(labelled("x-delay", "0.3"));
     tokio::time::timeout(Duration::from_millis(100), create).await.expect_err("it is not made yet");
     let end = Instant::now() + LATE;
     // The request is answered after that, and what it made is deleted.
@@ -171,7 +171,7 @@ async fn an_upload_that_fails_in_passing_is_made_again_whole() {
 #[tokio::test]
 async fn the_address_of_the_toolbox_is_asked_for_where_it_did_not_come() {
     let service = Service::new().await;
-    let sandbox = service.provider.create(labelled("double.no-proxy-url", "1")).await.unwrap();
+    let sandbox = service.provider.create(labelled("x-no-proxy-url", "1")).await.unwrap();
     assert_eq!(service.sh(&sandbox, "echo usable").await, "usable\n");
     assert_eq!(service.requests("GET", "/toolbox-proxy-url").len(), 1);
 }
