@@ -22,7 +22,7 @@ use crate::{
     direct,
     error::{Failure, NAME},
     gate::Throttle,
-    job::{Job, Wanted},
+    job::{Job, Wanted, folder_name},
     labels::state,
     news::{Attempt, News, Told, read},
     provider::Shared,
@@ -83,8 +83,7 @@ pub(crate) async fn exec(shared: &Arc<Shared>, handle: &SandboxHandle, request: 
     }
     let id = match request.exec_id.as_str() {
         "" => format!("job-{}", random_hex(12)?),
-        // Anything printable, made a name of a folder.
-        given => format!("id-{}", given.bytes().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        given => folder_name("id", given),
     };
     let workdir = state(handle).workdir;
     let attempt = Attempt::new(&request, workdir.as_deref());

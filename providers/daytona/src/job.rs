@@ -37,6 +37,12 @@ pub(crate) struct Job {
     is_inline: bool,
 }
 
+/// The name of a folder for an id, which is anything printable. No such name begins with another one: processes are found
+/// by it.
+pub(crate) fn folder_name(kind: &str, id: &str) -> String {
+    format!("{kind}-{}-", id.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
 fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }

@@ -175,3 +175,25 @@ async fn the_address_of_the_toolbox_is_asked_for_where_it_did_not_come() {
     assert_eq!(service.sh(&sandbox, "echo usable").await, "usable\n");
     assert_eq!(service.requests("GET", "/toolbox-proxy-url").len(), 1);
 }
+
+fn named(id: &str, script: &str) -> ExecRequest {
+    let mut request = ExecRequest::shell(script);
+    id.clone_into(&mut request.exec_id);
+    request
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ending_a_command_leaves_one_alone_whose_id_begins_like_its_own() {
+    let service = Service::new().await;
+    let sandbox = service.sandbox().await;
+    let longer = async { service.run(&sandbox, named("xy", "touch up; sleep 2; echo lives")).await };
+    let shorter = async {
+        let script = "until [ -e up ]; do sleep 0.05; done; sleep 60";
+        service.run(&sandbox, named("x", script).with_timeout_s(0.8)).await
+    };
+    let (longer, shorter) = tokio::join!(longer, shorter);
+    assert_eq!(shorter.exit.outcome, ExecOutcome::TimedOut { idle: false });
+    assert_eq!((&longer.exit.outcome, longer.stdout_text().as_ref()), (&ExecOutcome::Exited(0), "lives\n"));
+    service.provider.close(&sandbox).await.unwrap();
+    service.double.stop().await;
+}
