@@ -4,6 +4,7 @@ mod defects;
 mod description;
 mod faults;
 mod golden;
+mod jobs;
 mod live;
 mod official_sdk;
 mod played;
