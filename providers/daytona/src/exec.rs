@@ -12,8 +12,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Buf, Bytes};
 use reqwest::Method;
 use sandbox_core::{
-    ControlReply, ControlRequest, ErrorKind, ExecEvent, ExecExit, ExecRequest, ExecStream, Result, SandboxError,
-    SandboxHandle, SessionControl, SessionSink, async_trait, tracing,
+    ControlReply, ControlRequest, ErrorKind, ExecEvent, ExecExit, ExecRequest, ExecStream, JobOffsets, Result,
+    SandboxError, SandboxHandle, SessionControl, SessionSink, async_trait, tracing,
 };
 use tokio::{runtime::Handle, sync::Mutex, time::timeout};
 
@@ -22,7 +22,7 @@ use crate::{
     direct,
     error::{Failure, NAME},
     gate::Throttle,
-    job::{Job, Wanted},
+    job::{Job, Wanted, folder_name},
     labels::state,
     news::{Attempt, News, Told, read},
     provider::Shared,
@@ -68,6 +68,8 @@ pub(crate) struct Running {
     is_over: AtomicBool,
     /// Set when no more input will come.
     is_closed: AtomicBool,
+    /// Whether its output is kept when it was delivered.
+    is_kept: bool,
     /// The number of the next part of the input.
     next_input: Mutex<u64>,
     stdout: AtomicU64,
@@ -83,30 +85,18 @@ pub(crate) async fn exec(shared: &Arc<Shared>, handle: &SandboxHandle, request: 
     }
     let id = match request.exec_id.as_str() {
         "" => format!("job-{}", random_hex(12)?),
-        // Anything printable, made a name of a folder.
-        given => format!("id-{}", given.bytes().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        given => folder_name("id", given),
     };
     let workdir = state(handle).workdir;
     let attempt = Attempt::new(&request, workdir.as_deref());
     let job = Job::new(id, &shared.config.operations.job_folder, workdir.as_deref(), &request);
-    let running = Arc::new(Running {
-        toolbox: shared.toolbox(handle).await?,
-        shared: shared.clone(),
-        handle: handle.clone(),
-        job,
-        attempt,
-        is_over: AtomicBool::new(false),
-        is_closed: AtomicBool::new(request.stdin != sandbox_core::StdinSource::Stream),
-        next_input: Mutex::new(0),
-        stdout: AtomicU64::new(0),
-        stderr: AtomicU64::new(0),
-    });
+    let mut running = Running::new(shared, handle, job, attempt).await?;
+    running.is_closed = AtomicBool::new(request.stdin != sandbox_core::StdinSource::Stream);
+    let running = Arc::new(running);
     let guard = KillOnDrop { running: running.clone(), runtime: Handle::current() };
-    for (path, contents) in running.job.uploads() {
-        shared.put(handle, &path, contents).await?;
-    }
+    running.upload().await?;
     let over = shared.delivered(&handle.sandbox_id);
-    let launch = running.job.launch(&over);
+    let launch = running.job.launch(&over, "");
     let first = running.ask(&launch, FIRST_WAIT).await;
     let news = match first {
         Ok(Told::News(news)) => news,
@@ -146,8 +136,65 @@ fn split(news: &News, mut each: impl FnMut(ExecEvent)) {
 }
 
 impl Running {
+    /// A command that nothing is known of yet.
+    pub(crate) async fn new(shared: &Arc<Shared>, handle: &SandboxHandle, job: Job, attempt: Attempt) -> Result<Self> {
+        Ok(Self {
+            toolbox: shared.toolbox(handle).await?,
+            shared: shared.clone(),
+            handle: handle.clone(),
+            job,
+            attempt,
+            is_over: AtomicBool::new(false),
+            is_closed: AtomicBool::new(true),
+            is_kept: false,
+            next_input: Mutex::new(0),
+            stdout: AtomicU64::new(0),
+            stderr: AtomicU64::new(0),
+        })
+    }
+
+    /// The same, whose output is kept, and of which so much is known.
+    pub(crate) fn kept(mut self, since: JobOffsets) -> Self {
+        self.is_kept = true;
+        (self.stdout, self.stderr) = (AtomicU64::new(since.stdout), AtomicU64::new(since.stderr));
+        self
+    }
+
+    /// Files that the launch needs.
+    pub(crate) async fn upload(&self) -> Result<()> {
+        for (path, contents) in self.job.uploads() {
+            self.shared.put(&self.handle, &path, contents).await?;
+        }
+        Ok(())
+    }
+
+    /// Follows a command that was launched before. Dropping the stream leaves it alone.
+    pub(crate) fn follow(self, first: News) -> ExecStream {
+        let running = Arc::new(self);
+        let control = Control(running.clone());
+        ExecStream::spawn(control, |sink| async move {
+            match running.end_of(&first) {
+                Some(exit) => running.finish(&first, exit, &sink).await,
+                None => running.pump(first, sink).await,
+            }
+        })
+    }
+
+    /// Passes the last news on, and the end.
+    async fn finish(&self, news: &News, exit: ExecExit, sink: &SessionSink<ExecEvent>) -> Result<()> {
+        let mut events = Vec::new();
+        split(news, |event| events.push(event));
+        events.push(ExecEvent::Exit(exit));
+        for event in events {
+            if !sink.send(event).await {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Asks for news. `before` runs first.
-    async fn ask(&self, before: &str, wait: Duration) -> Result<Told, Failure> {
+    pub(crate) async fn ask(&self, before: &str, wait: Duration) -> Result<Told, Failure> {
         let (stdout, stderr) = (self.stdout.load(Ordering::Acquire), self.stderr.load(Ordering::Acquire));
         let end = Instant::now() + PATIENCE;
         let mut unreadable = 0;
@@ -187,7 +234,7 @@ impl Running {
     }
 
     /// Counts what has come; gives the ending when everything has.
-    fn end_of(&self, news: &News) -> Option<ExecExit> {
+    pub(crate) fn end_of(&self, news: &News) -> Option<ExecExit> {
         let stdout = self.stdout.fetch_add(news.stdout.len() as u64, Ordering::AcqRel) + news.stdout.len() as u64;
         let stderr = self.stderr.fetch_add(news.stderr.len() as u64, Ordering::AcqRel) + news.stderr.len() as u64;
         let is_all = stdout >= news.stdout_total && stderr >= news.stderr_total;
@@ -268,6 +315,9 @@ impl Running {
     /// Its end was told: what it left may go.
     fn deliver(&self) {
         self.is_over.store(true, Ordering::Release);
+        if self.is_kept {
+            return;
+        }
         let size = self.stdout.load(Ordering::Acquire) + self.stderr.load(Ordering::Acquire);
         if size <= LARGE_OUTPUT {
             self.shared.note_delivered(&self.handle.sandbox_id, &self.job.id);
@@ -365,6 +415,7 @@ impl SessionControl for Control {
                     return Err(running.shared.explain(&running.handle, "ending a command", failure).await);
                 }
             }
+            ControlRequest::Detach if running.is_kept => {}
             _ => return Err(SandboxError::unsupported_control(NAME, None)),
         }
         Ok(ControlReply::default())

@@ -37,6 +37,12 @@ pub(crate) struct Job {
     is_inline: bool,
 }
 
+/// The name of a folder for an id, which is anything printable. No such name begins with another one: processes are found
+/// by it.
+pub(crate) fn folder_name(kind: &str, id: &str) -> String {
+    format!("{kind}-{}-", id.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
 fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }
@@ -103,8 +109,16 @@ impl Job {
         uploads
     }
 
-    /// Starts the command unless it was started before. `over`: commands whose output was delivered.
-    pub(crate) fn launch(&self, over: &[String]) -> String {
+    /// A command that was launched before.
+    pub(crate) fn known(id: String, root: &str) -> Self {
+        let folder = format!("{root}/{id}");
+        let (run, cmd) = (String::new(), Vec::new());
+        Self { id, root: root.to_owned(), folder, run, cmd, script: None, stdin: None, is_inline: true }
+    }
+
+    /// Starts the command unless it was started before. `over`: commands whose output was delivered; `first`: lines that
+    /// run only if it was not, with `J` as its folder.
+    pub(crate) fn launch(&self, over: &[String], first: &str) -> String {
         let Self { root, folder, .. } = self;
         let mut text =
             format!("umask 077\nJ='{folder}'\n[ -d '{root}' ] || mkdir -p '{root}'\nchmod 711 '{root}' 2>/dev/null\n");
@@ -112,6 +126,7 @@ impl Job {
             let _ = writeln!(text, "{}", forget(root, id));
         }
         text += "if mkdir \"$J\" 2>/dev/null; then\nchmod 711 \"$J\"\n: > \"$J/out\"; : > \"$J/err\"\n";
+        text += first;
         let _ = writeln!(text, "cat > \"$J/run\" <<'RUN{}'\n{}\nRUN{}", self.id, self.run, self.id);
         if self.is_inline {
             let cmd = String::from_utf8_lossy(&self.cmd);
@@ -163,6 +178,20 @@ impl Job {
         if is_wanted == Wanted::Nothing {
             let _ = writeln!(text, "{}", forget(root, id));
             let _ = writeln!(text, "rm -f '{folder}'.cmd '{folder}'.script '{folder}'.in");
+        }
+        text + "exit 0\n"
+    }
+
+    /// Sends a signal to every process of the command, and of what it left. After a kill, exit 5: something is left.
+    pub(crate) fn signal_tree(&self, signal: i32) -> String {
+        let (folder, id) = (&self.folder, &self.id);
+        let mut text = format!("J='{folder}'; I='{id}'; n=0\n{TREE}");
+        text += "while [ ! -s \"$J/pid\" ] && [ ! -e \"$J/rc\" ] && [ $n -lt 100 ]; do sleep 0.02; n=$((n+1)); done\n";
+        if signal == 9 {
+            text += "[ -e \"$J/rc\" ] || kill -9 -$(cat \"$J/pid\") 2>/dev/null\nkill_tree\n";
+            text += "[ -z \"$(tree)\" ] || exit 5\n";
+        } else {
+            let _ = writeln!(text, "p=$(tree); [ -z \"$p\" ] || kill -{signal} $p 2>/dev/null");
         }
         text + "exit 0\n"
     }

@@ -16,6 +16,7 @@ mod folders;
 mod gate;
 mod info;
 mod job;
+mod jobs;
 mod labels;
 mod lifecycle;
 mod news;

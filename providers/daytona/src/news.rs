@@ -3,6 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use sandbox_core::{ExecCommand, ExecExit, ExecOutcome, ExecRequest, StartFailure};
+use serde::{Deserialize, Serialize};
 
 /// News of a command.
 #[derive(Debug, Default, PartialEq)]
@@ -61,16 +62,20 @@ pub(crate) fn read(mark: &str, text: &str) -> Told {
             is_up: words.next()? == "up",
             end: None,
         };
-        if let Some(kind) = words.next() {
-            let code = words.next()?.parse().ok()?;
-            news.end = Some(End { kind: kind.to_owned(), code, is_held: words.next()? == "1" });
-        }
+        news.end = End::read(&mut words)?;
         Some(Told::News(news))
     };
     parse().unwrap_or(Told::Unreadable)
 }
 
 impl End {
+    /// Reads it from the words that are left of a line: without any there is none yet. None: it is not whole.
+    pub(crate) fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Option<Self>> {
+        let Some(kind) = words.next() else { return Some(None) };
+        let (kind, code) = (kind.to_owned(), words.next()?.parse().ok()?);
+        Some(Some(Self { kind, code, is_held: words.next()? == "1" }))
+    }
+
     /// The ending in the contract's words.
     pub(crate) fn exit(&self, request: &Attempt) -> ExecExit {
         let failed = |reason, what: &str, culprit: &str| {
@@ -100,7 +105,8 @@ impl End {
 }
 
 /// What was being started, for the text of a failure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Attempt {
     program: String,
     cwd: String,

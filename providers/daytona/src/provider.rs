@@ -8,9 +8,9 @@ use std::{
 };
 
 use sandbox_core::{
-    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, ListSweep, Metrics, PauseResume,
-    ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus,
-    async_trait, tracing,
+    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
+    PauseResume, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxHandle, SandboxProvider, SandboxSpec,
+    SandboxStatus, async_trait, tracing,
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
 
@@ -192,6 +192,10 @@ impl SandboxProvider for DaytonaProvider {
 
     fn as_files(&self) -> Option<&dyn Files> {
         Some(self)
+    }
+
+    fn as_jobs(&self) -> Option<&dyn Jobs> {
+        self.is_exact().then_some(self as _)
     }
 
     fn as_list_sweep(&self) -> Option<&dyn ListSweep> {

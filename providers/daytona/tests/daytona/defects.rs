@@ -17,7 +17,7 @@ async fn defect_01_status_of_a_running_sandbox_is_running() {
 #[tokio::test]
 async fn defect_02_a_create_that_takes_too_long_leaves_nothing() {
     let service = Service::new().await;
-    let mut spec = labelled("double.delay-ms", "600000");
+    let mut spec = labelled("x-delay", "600");
     spec.image = Some("debian:12".to_owned());
     spec.ready_timeout_s = Some(0.5);
     let error = service.provider.create(spec).await.unwrap_err();
@@ -30,7 +30,7 @@ async fn defect_02_a_create_that_takes_too_long_leaves_nothing() {
 async fn defect_03_a_create_that_ends_in_error_leaves_nothing_and_tells_why() {
     let service = Service::new().await;
     for end in ["error", "build_failed"] {
-        let error = service.provider.create(labelled("double.fail", end)).await.unwrap_err();
+        let error = service.provider.create(labelled("x-fail", end)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Create);
         assert!(error.message().contains("image pull failed"), "{error}");
         service.expect_empty().await;
@@ -140,7 +140,7 @@ async fn defect_13_a_user_is_never_silently_someone_else() {
 async fn defect_14_deleting_amid_a_transition_is_asked_again_until_it_is_done() {
     let service = Service::new().await;
     // The service refuses to delete while it makes the sandbox.
-    let mut spec: SandboxSpec = labelled("double.delay-ms", "3000");
+    let mut spec: SandboxSpec = labelled("x-delay", "3");
     spec.ready_timeout_s = Some(0.3);
     assert_eq!(service.provider.create(spec).await.unwrap_err().kind(), ErrorKind::TimedOut);
     let answers: Vec<_> = service.double.requests().into_iter().filter(|one| one.method == "DELETE").collect();

@@ -107,7 +107,7 @@ async fn f08_the_same_exec_id_from_another_process_joins_the_command() {
 async fn a_create_that_nobody_waits_for_leaves_nothing() {
     let service = Service::new().await;
     service.fault("POST", "/api/sandbox", |fault| fault.delay_ms = 200);
-    let create = service.provider.create(labelled("double.delay-ms", "300"));
+    let create = service.provider.create(labelled("x-delay", "0.3"));
     tokio::time::timeout(Duration::from_millis(100), create).await.expect_err("it is not made yet");
     let end = Instant::now() + LATE;
     // The request is answered after that, and what it made is deleted.
@@ -171,7 +171,29 @@ async fn an_upload_that_fails_in_passing_is_made_again_whole() {
 #[tokio::test]
 async fn the_address_of_the_toolbox_is_asked_for_where_it_did_not_come() {
     let service = Service::new().await;
-    let sandbox = service.provider.create(labelled("double.no-proxy-url", "1")).await.unwrap();
+    let sandbox = service.provider.create(labelled("x-no-proxy-url", "1")).await.unwrap();
     assert_eq!(service.sh(&sandbox, "echo usable").await, "usable\n");
     assert_eq!(service.requests("GET", "/toolbox-proxy-url").len(), 1);
+}
+
+fn named(id: &str, script: &str) -> ExecRequest {
+    let mut request = ExecRequest::shell(script);
+    id.clone_into(&mut request.exec_id);
+    request
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ending_a_command_leaves_one_alone_whose_id_begins_like_its_own() {
+    let service = Service::new().await;
+    let sandbox = service.sandbox().await;
+    let longer = async { service.run(&sandbox, named("xy", "touch up; sleep 2; echo lives")).await };
+    let shorter = async {
+        let script = "until [ -e up ]; do sleep 0.05; done; sleep 60";
+        service.run(&sandbox, named("x", script).with_timeout_s(0.8)).await
+    };
+    let (longer, shorter) = tokio::join!(longer, shorter);
+    assert_eq!(shorter.exit.outcome, ExecOutcome::TimedOut { idle: false });
+    assert_eq!((&longer.exit.outcome, longer.stdout_text().as_ref()), (&ExecOutcome::Exited(0), "lives\n"));
+    service.provider.close(&sandbox).await.unwrap();
+    service.double.stop().await;
 }

@@ -47,7 +47,7 @@ fn golden() -> BTreeMap<Shape, Known> {
     for entry in std::fs::read_dir(&folder).expect("the recordings are there") {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let recording: Value = serde_json::from_str(&text).expect("a recording is JSON");
-        for request in recording["requests"].as_array().expect("it has requests") {
+        for request in recording["requests"].as_array().into_iter().flatten() {
             let text = |key: &str| request[key].as_str().unwrap_or_default();
             let one = known.entry(shape(text("method"), text("path"))).or_default();
             one.body.extend(request["json"].as_object().into_iter().flat_map(|body| body.keys().cloned()));

@@ -23,16 +23,13 @@ use tokio::{
 };
 
 use crate::{
+    description::{CONTROL_PLANE, Description},
     golden::do_everything,
     support::{LATE, Service, labelled, provider},
 };
 
 /// Names the program; `cargo xtask test` installs it and sets this.
 const PRISM: &str = "SANDBOX_TEST_PRISM";
-
-/// The part of the published description that the double answers.
-const DESCRIPTION: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/doubles/daytona/description/control-plane.json");
 
 /// What Prism says of an answer whose status is not described; no refusal's is.
 const UNDESCRIBED: &str = "Unable to match the returned status code";
@@ -53,7 +50,7 @@ impl Prism {
         let program = std::env::var_os(PRISM).map(PathBuf::from);
         let program = program.unwrap_or_else(|| panic!("{PRISM} is not set: run cargo xtask test"));
         let mut prism = Command::new(program);
-        prism.args(["proxy", "--port", "0", "--errors", "--cors", "false", DESCRIPTION]);
+        prism.args(["proxy", "--port", "0", "--errors", "--cors", "false", CONTROL_PLANE]);
         prism.arg(format!("{}/api", double.url())).env("NO_COLOR", "1");
         prism.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut program = prism.spawn().expect("Prism starts");
@@ -109,6 +106,16 @@ async fn ask(url: &str, method: Method, path: &str, body: Option<Value>) -> u16 
     request.send().await.unwrap().status().as_u16()
 }
 
+/// Asks again as long as it is refused so: the sandbox is on its way.
+async fn until_taken(url: &str, method: Method, path: &str, refusal: u16) {
+    let mut answer = refusal;
+    while answer == refusal {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        answer = ask(url, method.clone(), path, None).await;
+    }
+    assert_eq!(answer, 200, "{path}");
+}
+
 /// Passes bytes on and keeps those of the way back: Prism's log has no reasons, its answers do.
 async fn tap(upstream: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,31 +151,13 @@ async fn tap(upstream: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     (url, answered)
 }
 
-/// Method and path of everything that is described.
-fn described() -> BTreeSet<(String, String)> {
-    let description: Value = serde_json::from_str(&std::fs::read_to_string(DESCRIPTION).unwrap()).unwrap();
-    let paths = description["paths"].as_object().unwrap();
-    let operations = |(path, operations): (&String, &Value)| {
-        let methods: Vec<_> =
-            operations.as_object().unwrap().keys().map(|method| method.to_ascii_uppercase()).collect();
-        methods.into_iter().map(|method| (method, path.clone())).collect::<Vec<_>>()
-    };
-    paths.iter().flat_map(operations).collect()
-}
-
-fn is_at(path: &str, described: &str) -> bool {
-    let (is, wanted): (Vec<_>, Vec<_>) = (path.split('/').collect(), described.split('/').collect());
-    is.len() == wanted.len() && is.iter().zip(wanted).all(|(is, wanted)| wanted.starts_with('{') || *is == wanted)
-}
-
 /// What is described and was done: a refusal proves nothing, because none is described.
 fn done(double: &Double) -> BTreeSet<(String, String)> {
-    let mut done = BTreeSet::new();
+    let (description, mut done) = (Description::control_plane(), BTreeSet::new());
     for request in double.requests() {
         let is_success = request.status.is_some_and(|status| (200..300).contains(&status));
         let Some(path) = request.path.strip_prefix("/api").filter(|_| is_success) else { continue };
-        let is_it = |(method, described): &&(String, String)| *method == request.method && is_at(path, described);
-        done.extend(described().iter().find(is_it).cloned());
+        done.extend(description.operation(&request.method, path));
     }
     done
 }
@@ -176,12 +165,12 @@ fn done(double: &Double) -> BTreeSet<(String, String)> {
 /// What the provider does beside what is recorded of the official client: where a sandbox cannot be frozen, where the
 /// toolbox's address is missing, with everything that a sandbox can be made with, and where the service refuses.
 async fn do_the_rest(service: &Service, url: &str) {
-    let stop = service.provider.create(labelled("double.class", "container")).await.unwrap();
+    let stop = service.provider.create(labelled("x-class", "container")).await.unwrap();
     service.provider.pause(&stop).await.unwrap();
     service.provider.resume(&stop).await.unwrap();
     let descriptor = service.provider.serialize_handle(&stop, None).await.unwrap();
     service.provider.connect(descriptor).await.unwrap();
-    service.provider.create(labelled("double.no-proxy-url", "1")).await.unwrap();
+    service.provider.create(labelled("x-no-proxy-url", "1")).await.unwrap();
 
     let mut spec = SandboxSpec::image("debian:12").with_metadata("team", "blue");
     spec.network = Some(NetworkMode::None);
@@ -209,22 +198,25 @@ async fn do_the_rest(service: &Service, url: &str) {
         (Method::POST, "ports/3000/signed-preview-url/token/expire", None),
         (Method::GET, "build-logs-url", None),
         (Method::GET, "build-logs?follow=true", None),
+        (Method::POST, "ssh-access?expiresInMinutes=30", None),
+        (Method::DELETE, "ssh-access", None),
+        (Method::GET, "signing-key", None),
+        (Method::POST, "signing-key/rotate", None),
+        (Method::POST, "resize", Some(json!({"cpu": 2, "memory": 2}))),
     ] {
         assert_eq!(ask(url, method, &format!("{path}/{what}"), body).await, 200, "{what}");
     }
     assert_eq!(ask(url, Method::GET, "/config", None).await, 200);
+    assert_eq!(ask(url, Method::GET, "/sandbox/ssh-access/validate?token=none", None).await, 200);
+    let broken = json!({"name": "broken", "labels": {"x-fail": "error", "x-recoverable": "1"}});
+    assert_eq!(ask(url, Method::POST, "/sandbox", Some(broken)).await, 200);
+    until_taken(url, Method::POST, "/sandbox/broken/recover", 400).await;
+    until_taken(url, Method::DELETE, "/sandbox/broken", 409).await;
     assert_eq!(ask(url, Method::POST, &format!("{path}/last-activity"), None).await, 201);
     assert_eq!(ask(url, Method::POST, &format!("/sandbox/{}/stop?force=false", stop.sandbox_id), None).await, 200);
-    // Refused for as long as it is stopping.
-    let archive = format!("/sandbox/{}/archive", stop.sandbox_id);
-    let mut answer = 409;
-    while answer == 409 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        answer = ask(url, Method::POST, &archive, None).await;
-    }
-    assert_eq!(answer, 200);
+    until_taken(url, Method::POST, &format!("/sandbox/{}/archive", stop.sandbox_id), 409).await;
 
-    let failed = service.provider.create(labelled("double.fail", "build_failed")).await.unwrap_err();
+    let failed = service.provider.create(labelled("x-fail", "build_failed")).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Create);
     let stranger = provider(&service.double, "wrong", json!({"connection": {"api_url": url}}));
     let refused = stranger.create(SandboxSpec::default()).await.unwrap_err();
@@ -250,7 +242,11 @@ async fn the_double_and_the_provider_speak_as_the_service_describes_it() {
     // First what Prism says: it is the reason where a call has failed.
     assert_eq!(prism.reports().await, Vec::<String>::new());
     ended.expect("it ends").unwrap();
-    assert_eq!(done(&service.double), described(), "everything that is described was done");
+    assert_eq!(
+        done(&service.double),
+        Description::control_plane().operations(),
+        "everything that is described was done"
+    );
     service.expect_empty().await;
     Arc::into_inner(service).expect("nobody uses it").double.stop().await;
 }

@@ -13,7 +13,7 @@ use crate::support::{LATE, Service, labelled};
 #[tokio::test]
 async fn where_nothing_can_be_frozen_a_pause_stops_and_a_resume_starts() {
     let service = Service::new().await;
-    let sandbox = service.provider.create(labelled("double.class", "container")).await.unwrap();
+    let sandbox = service.provider.create(labelled("x-class", "container")).await.unwrap();
     service.sh(&sandbox, "echo kept > kept").await;
     service.provider.pause(&sandbox).await.unwrap();
     assert_eq!(service.provider.status(&sandbox).await.unwrap(), SandboxStatus::Paused);

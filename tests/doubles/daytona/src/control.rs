@@ -4,36 +4,49 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{Path, RawQuery, State},
-    http::{HeaderMap, StatusCode},
-    response::{IntoResponse, Redirect, Response},
-    routing::{delete, get, post, put},
+    extract::{Path, Query, RawQuery, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{delete, get, post},
 };
 use serde_json::{Map, Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::{Mutex, RwLock},
-};
+use tokio::sync::{Mutex, RwLock};
 
 use crate::{
+    access::new_key,
     pty::Terminals,
     sandboxes::{Facts, ORGANIZATION, STEP, Sandbox, defaults, now},
-    server::{Shared, api_error, header, pairs},
+    server::{Shared, api_error, pairs},
     sessions::Sessions,
     world::World,
 };
 
 type Service = State<Arc<Shared>>;
 
+/// Labels that a sandbox is created with and that say what becomes of it. The recordings of the official client have them.
+pub(crate) mod label {
+    /// Ends as `error` or `build_failed`.
+    pub(crate) const FAIL: &str = "x-fail";
+    /// Such an error can be recovered from.
+    pub(crate) const RECOVERABLE: &str = "x-recoverable";
+    /// Takes so many seconds until it is there.
+    pub(crate) const DELAY_S: &str = "x-delay";
+    /// Does not tell where its toolbox is.
+    pub(crate) const NO_PROXY_URL: &str = "x-no-proxy-url";
+    /// Ends the download of several files too early.
+    pub(crate) const TRUNCATE: &str = "x-truncate";
+    /// `container`: cannot be frozen.
+    pub(crate) const CLASS: &str = "x-class";
+}
+
+/// A stop asks every process to end, and ends those that do not. Files stay.
+const STOP: &str = "kill -TERM -1; sleep 0.1; kill -9 -1";
+
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/sandbox", post(create).get(list))
         .route("/sandbox/{id}", get(look).delete(remove))
         .route("/sandbox/{id}/{action}", post(act).get(ask))
-        .route("/sandbox/{id}/{action}/{value}", post(set))
-        .route("/sandbox/{id}/labels", put(labels))
-        .route("/sandbox/{id}/ports/{port}/preview-url", get(preview_url))
         .route("/volumes/by-name/{name}", get(volume))
         .route("/config", get(config))
         .route("/__none", delete(config))
@@ -120,43 +133,49 @@ async fn create(State(shared): Service, Json(mut body): Json<Map<String, Value>>
     if let Some(kind) = dto.get("gpuType").and_then(|kinds| kinds.get(0)).cloned() {
         dto.insert("gpuType".to_owned(), kind);
     }
-    if dto.get("labels").and_then(|labels| labels.get("double.no-proxy-url")).is_some() {
-        dto.insert("toolboxProxyUrl".to_owned(), "".into());
-    }
     let has_network = dto.get("networkBlockAll") != Some(&Value::Bool(true));
     let mut facts = Facts::new(dto);
-    let delay = facts.label("double.delay-ms").and_then(|delay| delay.parse().ok()).map_or(STEP, Duration::from_millis);
-    let end = match facts.label("double.fail") {
+    if facts.label(label::NO_PROXY_URL).is_some() {
+        facts.dto.insert("toolboxProxyUrl".to_owned(), "".into());
+    }
+    let delay = facts.label(label::DELAY_S).and_then(|delay| delay.parse().ok()).map_or(STEP, Duration::from_secs_f64);
+    let end = match facts.label(label::FAIL) {
         Some("error") => "error",
         Some("build_failed") => "build_failed",
         _ => "started",
     };
     if end != "started" {
         facts.dto.insert("errorReason".to_owned(), "image pull failed: not found".into());
+        let is_recoverable = facts.label(label::RECOVERABLE).is_some();
+        facts.dto.insert("recoverable".to_owned(), is_recoverable.into());
     }
-    let via = if is_built { "pending_build" } else { "creating" };
-    facts.go(via, end, delay, "started");
     let world = match World::new(has_network).await {
         Ok(world) => world,
         Err(error) => return api_error(500, &error.to_string()),
     };
+    // From now on: whoever listens sees each state.
+    facts.go(if is_built { "pending_build" } else { "creating" }, end, delay, "started");
     let shown = facts.dto.clone();
     let sandbox = Sandbox {
-        id: id.clone(),
+        id,
         env: Mutex::new(env),
         facts: Mutex::new(facts),
         world: RwLock::new(Some(world)),
         terminals: Terminals::default(),
         sessions: Sessions::default(),
+        signing_key: Mutex::new(new_key()),
     };
-    shared.sandboxes.0.lock().await.insert(id, Arc::new(sandbox));
+    shared.sandboxes.add(sandbox).await;
     Json(shown).into_response()
 }
 
 /// The sandbox of a request, or what is said when there is none.
 pub(crate) async fn found(shared: &Shared, key: &str) -> Result<Arc<Sandbox>, Box<Response>> {
-    let missing = || Box::new(api_error(404, &format!("Sandbox with ID or name {key} not found")));
-    shared.sandboxes.find(key).await.ok_or_else(missing)
+    shared.sandboxes.find(key).await.ok_or_else(|| nowhere(key))
+}
+
+fn nowhere(key: &str) -> Box<Response> {
+    Box::new(api_error(404, &format!("Sandbox with ID or name {key} not found")))
 }
 
 async fn look(State(shared): Service, Path(id): Path<String>) -> Response {
@@ -173,22 +192,27 @@ async fn list(State(shared): Service, RawQuery(query): RawQuery) -> Response {
     let cursor: usize = value("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
     let wanted: BTreeMap<String, String> =
         value("labels").and_then(|labels| serde_json::from_str(labels).ok()).unwrap_or_default();
+    let states: Vec<&str> = query.iter().filter(|(key, _)| key == "states").map(|(_, state)| state.as_str()).collect();
     let mut items = Vec::new();
-    let mut all = shared.sandboxes.all().await;
-    all.sort_by(|left, right| left.id.cmp(&right.id));
-    for sandbox in all {
-        let mut facts = sandbox.facts.lock().await;
-        let has_ended = facts.advance();
-        let is_wanted = wanted.iter().all(|(name, value)| facts.label(name) == Some(value));
-        if facts.state() != "destroyed" && is_wanted {
-            let mut dto = facts.dto.clone();
+    for sandbox in shared.sandboxes.all().await {
+        let mut dto = sandbox.shown().await;
+        let is = |key: &str| dto.get(key).and_then(Value::as_str).unwrap_or_default();
+        let has = |name: &String, value: &String| dto.get("labels").is_some_and(|labels| labels[name] == *value);
+        let is_wanted = wanted.iter().all(|(name, value)| has(name, value));
+        if is("state") != "destroyed" && is_wanted && (states.is_empty() || states.contains(&is("state"))) {
             ["env", "kvm", "volumes", "buildInfo"].iter().for_each(|key| drop(dto.remove(*key)));
             items.push(Value::Object(dto));
         }
-        drop(facts);
-        if has_ended {
-            sandbox.end().await;
-        }
+    }
+    let by = value("sort").unwrap_or("id");
+    // Ids are given in order: they part what is alike.
+    let key = |item: &Value| (item[by].as_f64().unwrap_or_default(), item[by].to_string(), item["id"].to_string());
+    items.sort_by(|left, right| {
+        let (left, right) = (key(left), key(right));
+        left.0.total_cmp(&right.0).then_with(|| (left.1, left.2).cmp(&(right.1, right.2)))
+    });
+    if value("order") == Some("desc") {
+        items.reverse();
     }
     let next = (items.len() > cursor + limit).then(|| (cursor + limit).to_string());
     let page: Vec<Value> = items.into_iter().skip(cursor).take(limit).collect();
@@ -204,11 +228,18 @@ async fn remove(State(shared): Service, Path(id): Path<String>) -> Response {
     if facts.is_changing() && facts.state() != "pending_build" {
         return api_error(409, "Sandbox state change in progress");
     }
+    if facts.state() == "destroyed" {
+        return *nowhere(&id);
+    }
     facts.go("destroying", "destroyed", STEP, "destroyed");
     Json(facts.dto.clone()).into_response()
 }
 
-async fn act(State(shared): Service, Path((id, action)): Path<(String, String)>) -> Response {
+async fn act(
+    State(shared): Service,
+    Path((id, action)): Path<(String, String)>,
+    Query(options): Query<BTreeMap<String, String>>,
+) -> Response {
     let sandbox = match found(&shared, &id).await {
         Ok(sandbox) => sandbox,
         Err(response) => return *response,
@@ -222,13 +253,18 @@ async fn act(State(shared): Service, Path((id, action)): Path<(String, String)>)
         if facts.is_changing() {
             return api_error(409, "Sandbox state change in progress");
         }
-        let is_machine = facts.label("double.class") != Some("container");
+        let is_machine = facts.label(label::CLASS) != Some("container");
+        let is_ephemeral = facts.dto.get("autoDeleteInterval") == Some(&json!(0));
         match (action.as_str(), facts.state()) {
             ("pause", "started") if is_machine => facts.go("pausing", "paused", STEP, "paused"),
             ("pause", "started") => return api_error(422, "Pausing is not supported for this sandbox class"),
             ("start", "paused") => facts.go("resuming", "started", STEP, "started"),
-            ("start", "stopped" | "archived") => facts.go("starting", "started", STEP, "started"),
+            ("start", "stopped") => facts.go("starting", "started", STEP, "started"),
+            ("start", "archived") => facts.go("restoring", "started", STEP, "started"),
             ("stop", "started") => facts.go("stopping", "stopped", STEP, "stopped"),
+            ("archive", "stopped") if is_ephemeral => {
+                return api_error(400, "Ephemeral sandboxes cannot be archived");
+            }
             ("archive", "stopped") => facts.go("archiving", "archived", STEP, "archived"),
             _ => return api_error(400, "Sandbox is not in a valid state"),
         }
@@ -236,8 +272,10 @@ async fn act(State(shared): Service, Path((id, action)): Path<(String, String)>)
     let world = sandbox.world.read().await;
     let done = match (&*world, action.as_str()) {
         (Some(world), "pause" | "start") => world.freeze(is_frozen).await,
-        // A stop ends every process and keeps the files.
-        (Some(world), "stop") => world.script("kill -9 -1", &[]).await.map(drop),
+        (Some(world), "stop") => {
+            let is_forced = options.get("force").is_some_and(|force| force == "true");
+            world.script(if is_forced { "kill -9 -1" } else { STOP }, &[]).await.map(drop)
+        }
         _ => Ok(()),
     };
     match done {
@@ -253,74 +291,5 @@ async fn ask(State(shared): Service, Path((id, question)): Path<(String, String)
         }
         Ok(_) => api_error(404, "Cannot GET"),
         Err(response) => *response,
-    }
-}
-
-async fn set(State(shared): Service, Path((id, what, value)): Path<(String, String, String)>) -> Response {
-    let sandbox = match found(&shared, &id).await {
-        Ok(sandbox) => sandbox,
-        Err(response) => return *response,
-    };
-    let key = match what.as_str() {
-        "ttl" => "ttlMinutes",
-        "autostop" => "autoStopInterval",
-        "autopause" => "autoPauseInterval",
-        "autoarchive" => "autoArchiveInterval",
-        "autodelete" => "autoDeleteInterval",
-        _ => return api_error(404, "Cannot POST"),
-    };
-    let Ok(number) = value.parse::<i64>() else { return api_error(400, "must be a number") };
-    let mut facts = sandbox.facts.lock().await;
-    if facts.state() == "destroyed" || facts.state() == "destroying" {
-        return api_error(404, &format!("Sandbox with ID or name {id} not found"));
-    }
-    facts.dto.insert(key.to_owned(), number.into());
-    Json(facts.dto.clone()).into_response()
-}
-
-async fn labels(State(shared): Service, Path(id): Path<String>, Json(body): Json<Value>) -> Response {
-    match found(&shared, &id).await {
-        Ok(sandbox) => {
-            let labels = body.get("labels").cloned().unwrap_or_default();
-            sandbox.facts.lock().await.dto.insert("labels".to_owned(), labels.clone());
-            Json(json!({"labels": labels})).into_response()
-        }
-        Err(response) => *response,
-    }
-}
-
-fn preview_token(id: &str) -> String {
-    format!("preview-{id}")
-}
-
-async fn preview_url(State(shared): Service, Path((id, port)): Path<(String, u16)>) -> Response {
-    match found(&shared, &id).await {
-        Ok(sandbox) => {
-            let id = &sandbox.id;
-            let url = format!("{}/__preview/{port}/{id}/", shared.base);
-            Json(json!({"sandboxId": id, "url": url, "token": preview_token(id)})).into_response()
-        }
-        Err(response) => *response,
-    }
-}
-
-/// What a browser asks of a port of a sandbox.
-pub(crate) async fn preview(Path((port, id, rest)): Path<(u16, String, String)>, headers: HeaderMap) -> Response {
-    if header(&headers, "x-daytona-preview-token") != preview_token(&id) {
-        return Redirect::temporary("https://login.invalid/").into_response();
-    }
-    let answer = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(format!("GET /{rest} HTTP/1.0\r\n\r\n").as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        std::io::Result::Ok(answer)
-    };
-    match answer.await {
-        Ok(answer) => {
-            let start = answer.windows(4).position(|part| part == b"\r\n\r\n").map_or(0, |index| index + 4);
-            answer[start..].to_vec().into_response()
-        }
-        Err(_) => api_error(502, "nothing listens there"),
     }
 }

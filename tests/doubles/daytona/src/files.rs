@@ -1,23 +1,30 @@
 //! The toolbox: files.
 
-use std::{collections::BTreeMap, process::Stdio, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use axum::{
     Json, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, Multipart, Path, Query, State},
+    extract::{DefaultBodyLimit, FromRequest, Multipart, Path, Query, Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio_util::io::ReaderStream;
 
 use crate::{
+    control::label,
     process::running,
-    sandboxes::Sandbox,
-    server::{Shared, tool_error},
+    sandboxes::{Sandbox, at},
+    server::{Shared, header, tool_error},
 };
 
 type Service = State<Arc<Shared>>;
@@ -26,6 +33,7 @@ type Options = Query<BTreeMap<String, String>>;
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/files/bulk-upload", post(upload))
+        .route("/files/upload-v2", post(upload_one))
         .route("/files/bulk-download", post(bulk_download))
         .route("/files/download", get(download))
         .route("/files/info", get(info))
@@ -36,8 +44,12 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 }
 
 /// Writes one file, streaming; gives its size.
-async fn write(sandbox: &Sandbox, path: &str, mut field: axum::extract::multipart::Field<'_>) -> anyhow::Result<u64> {
-    let script = "mkdir -p -- \"$(dirname -- \"$1\")\" && exec cat > \"$1\"";
+async fn write<E: std::error::Error + Send + Sync + 'static>(
+    sandbox: &Sandbox,
+    path: &str,
+    contents: impl Stream<Item = Result<Bytes, E>>,
+) -> anyhow::Result<u64> {
+    let script = "cd /home/daytona; mkdir -p -- \"$(dirname -- \"$1\")\" && exec cat > \"$1\"";
     let mut child = {
         let world = sandbox.world.read().await;
         let world = world.as_ref().ok_or_else(|| anyhow::anyhow!("the sandbox is gone"))?;
@@ -45,7 +57,9 @@ async fn write(sandbox: &Sandbox, path: &str, mut field: axum::extract::multipar
     };
     let mut stdin = child.stdin.take();
     let mut size = 0;
-    while let Some(chunk) = field.chunk().await? {
+    tokio::pin!(contents);
+    while let Some(chunk) = contents.next().await {
+        let chunk = chunk?;
         size += chunk.len() as u64;
         if let Some(pipe) = &mut stdin
             && pipe.write_all(&chunk).await.is_err()
@@ -58,6 +72,51 @@ async fn write(sandbox: &Sandbox, path: &str, mut field: axum::extract::multipar
         anyhow::bail!("{path}: create: not a directory, or a folder");
     }
     Ok(size)
+}
+
+/// Writes one file.
+pub(crate) async fn save(sandbox: &Sandbox, path: &str, contents: &[u8]) -> anyhow::Result<()> {
+    let all = stream::iter([Ok::<_, std::io::Error>(Bytes::copy_from_slice(contents))]);
+    write(sandbox, path, all).await.map(drop)
+}
+
+/// The body is the file, or a form with one.
+async fn upload_one(
+    State(shared): Service,
+    Path(id): Path<String>,
+    Query(options): Options,
+    request: Request,
+) -> Response {
+    let sandbox = match running(&shared, &id).await {
+        Ok(sandbox) => sandbox,
+        Err(response) => return *response,
+    };
+    let path = option(&options, "path");
+    if path.is_empty() {
+        return tool_error(400, "INVALID_FILE_PATH", "path is required");
+    }
+    let written = if header(request.headers(), "content-type").starts_with("multipart/") {
+        match Multipart::from_request(request, &()).await {
+            Ok(mut form) => loop {
+                match form.next_field().await {
+                    Ok(Some(field)) if field.name() == Some("file") => break write(&sandbox, path, field).await,
+                    Ok(Some(_)) => {}
+                    Ok(None) => return tool_error(400, "BAD_REQUEST", "file is required"),
+                    Err(error) => return tool_error(400, "INVALID_REQUEST_BODY", &error.to_string()),
+                }
+            },
+            Err(error) => return tool_error(400, "INVALID_REQUEST_BODY", &error.to_string()),
+        }
+    } else {
+        write(&sandbox, path, request.into_body().into_data_stream()).await
+    };
+    match written {
+        Ok(_) => {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            Json(json!({"name": name, "path": path, "type": "file"})).into_response()
+        }
+        Err(error) => tool_error(400, "BAD_REQUEST", &error.to_string()),
+    }
 }
 
 async fn upload(State(shared): Service, Path(id): Path<String>, mut form: Multipart) -> Response {
@@ -154,26 +213,37 @@ async fn bulk_download(State(shared): Service, Path(id): Path<String>, Json(body
         answer.extend_from_slice(&content);
         answer.extend_from_slice(b"\r\n");
     }
-    answer.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    // Who reads must not take it for whole then.
+    if sandbox.facts.lock().await.label(label::TRUNCATE).is_none() {
+        answer.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    }
     ([("content-type", format!("multipart/form-data; boundary={BOUNDARY}"))], Bytes::from(answer)).into_response()
 }
 
 /// What `stat` says, as the service tells it.
 fn described(line: &str) -> Option<Value> {
-    let mut parts = line.splitn(6, ' ');
-    let (size, mode, owner, group, is_dir) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()? == "directory");
-    let name = parts.next()?.rsplit('/').next()?.to_owned();
+    let mut parts = line.splitn(7, ' ');
+    let size: u64 = parts.next()?.parse().ok()?;
+    let (bits, mode, owner, group) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let modified = at(UNIX_EPOCH + Duration::from_secs(parts.next()?.parse().ok()?));
+    let path = parts.next()?;
+    let name = path.rsplit('/').next()?;
     Some(json!({
-        "name": name, "size": size.parse::<u64>().ok()?, "mode": mode, "permissions": format!("0{mode}"),
-        "owner": owner, "group": group, "isDir": is_dir, "modTime": "2026-01-01 00:00:00 +0000 UTC",
-        "modifiedAt": "2026-01-01T00:00:00Z",
+        "name": name, "path": path, "size": size, "mode": mode, "permissions": format!("{bits:0>4}"), "owner": owner,
+        "group": group, "isDir": mode.starts_with('d'), "modifiedAt": modified,
+        "modTime": format!("{} +0000 UTC", modified.replace('T', " ").trim_end_matches(".000Z")),
     }))
 }
 
-const STAT: &str = "cd /home/daytona; for f do stat -c '%s %a %U %G %F %n' -- \"$f\" | sed 's/regular empty file/file/; s/regular file/file/; s/symbolic link/link/'; done";
+const STAT: &str = "cd /home/daytona; for f do stat -c '%s %a %A %U %G %Y %n' -- \"$f\"; done";
 
-async fn answer(shared: &Shared, id: &str, script: &str, arguments: &[&str]) -> Result<Vec<u8>, Box<Response>> {
+/// What a script inside says. Its exit codes: 4 nothing is there, 5 a folder, 6 something is there, 7 a bad value.
+pub(crate) async fn answer(
+    shared: &Shared,
+    id: &str,
+    script: &str,
+    arguments: &[&str],
+) -> Result<Vec<u8>, Box<Response>> {
     let sandbox = running(shared, id).await?;
     let world = sandbox.world.read().await;
     let missing = || Box::new(tool_error(404, "FILE_NOT_FOUND", "no such file or directory"));
@@ -182,11 +252,12 @@ async fn answer(shared: &Shared, id: &str, script: &str, arguments: &[&str]) -> 
         Ok((0, output)) => Ok(output),
         Ok((5, _)) => Err(Box::new(tool_error(400, "BAD_REQUEST", "cannot delete directory without recursive flag"))),
         Ok((6, _)) => Err(Box::new(tool_error(409, "CONFLICT", "destination exists"))),
+        Ok((7, _)) => Err(Box::new(tool_error(400, "BAD_REQUEST", "invalid owner, group or mode"))),
         _ => Err(missing()),
     }
 }
 
-fn option<'a>(options: &'a BTreeMap<String, String>, name: &str) -> &'a str {
+pub(crate) fn option<'a>(options: &'a BTreeMap<String, String>, name: &str) -> &'a str {
     options.get(name).map(String::as_str).unwrap_or_default()
 }
 
@@ -202,7 +273,7 @@ async fn info(State(shared): Service, Path(id): Path<String>, Query(options): Op
 
 async fn list(State(shared): Service, Path(id): Path<String>, Query(options): Options) -> Response {
     let script = format!(
-        "cd -- \"$1\" || exit 4; set -- *; [ -e \"$1\" ] || exit 0; {}",
+        "cd /home/daytona; cd -- \"$1\" || exit 4; here=${{PWD%/}}; set -- \"$here\"/*; [ -e \"$1\" ] || exit 0; {}",
         STAT.replacen("cd /home/daytona; ", "", 1)
     );
     match answer(&shared, &id, &script, &[option(&options, "path")]).await {

@@ -8,18 +8,24 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod change;
 mod control;
+mod events;
 mod fault;
 mod files;
+mod ports;
 mod process;
 mod pty;
 mod record;
 mod sandboxes;
+mod search;
 mod server;
 mod sessions;
 mod settings;
 mod world;
 
+pub use access::sign_file;
 pub use fault::Fault;
 pub use record::Recorded;
-pub use server::{Double, KEY};
+pub use server::{Double, JWT, KEY};

@@ -18,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, kill_process_group},
@@ -182,29 +183,7 @@ async fn create_connect(
 fn envs(protocols: &str) -> BTreeMap<String, String> {
     let mark = "X-Daytona-Pty-Envs~";
     let coded = protocols.split(',').find_map(|part| part.trim().strip_prefix(mark)).unwrap_or_default();
-    serde_json::from_slice(&decode(coded)).unwrap_or_default()
-}
-
-/// Base64 with the alphabet of URLs and without padding.
-fn decode(text: &str) -> Vec<u8> {
-    let value = |byte: u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'-' => Some(62),
-        b'_' => Some(63),
-        _ => None,
-    };
-    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
-    for digit in text.bytes().filter_map(value) {
-        bits = bits << 6 | u32::from(digit);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count & 0xff) as u8);
-        }
-    }
-    bytes
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(coded).unwrap_or_default()).unwrap_or_default()
 }
 
 async fn connect(

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,12 +12,12 @@ use tokio::sync::{Mutex, RwLock};
 use crate::{pty::Terminals, sessions::Sessions, world::World};
 
 /// Whose everything is.
-pub(crate) const ORGANIZATION: &str = "00000000-0000-0000-0000-00000000000a";
+pub(crate) const ORGANIZATION: &str = "org-1";
 
 /// How long a step from one state to the next takes.
 pub(crate) const STEP: Duration = Duration::from_millis(40);
 
-/// How long a destroyed sandbox can still be asked for.
+/// How long a destroyed sandbox can still be asked for, where nothing else is set.
 const LINGERS: Duration = Duration::from_millis(150);
 
 /// A change of state under way.
@@ -41,11 +41,18 @@ pub(crate) struct Sandbox {
     pub(crate) world: RwLock<Option<World>>,
     pub(crate) terminals: Terminals,
     pub(crate) sessions: Sessions,
+    /// What addresses of its files are signed with.
+    pub(crate) signing_key: Mutex<String>,
 }
 
 /// The time as the service writes it.
 pub(crate) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    at(SystemTime::now())
+}
+
+/// A moment as the service writes it.
+pub(crate) fn at(moment: SystemTime) -> String {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     // Days since 1970 to a date of the Gregorian calendar, counted in eras of 400 years from March on.
     let shifted = days + 719_468;
@@ -106,31 +113,40 @@ impl Facts {
         to == "destroyed"
     }
 
-    pub(crate) fn is_forgotten(&self) -> bool {
-        self.gone_at.is_some_and(|at| at.elapsed() > LINGERS)
+    fn is_forgotten(&self, lingers: Duration) -> bool {
+        self.gone_at.is_some_and(|at| at.elapsed() > lingers)
     }
 }
 
 /// All of them, by id.
 #[derive(Default)]
-pub(crate) struct Sandboxes(pub(crate) Mutex<HashMap<String, Arc<Sandbox>>>);
+pub(crate) struct Sandboxes {
+    by_id: Mutex<HashMap<String, Arc<Sandbox>>>,
+    lingers: OnceLock<Duration>,
+}
 
 impl Sandboxes {
+    /// Lets destroyed ones be asked for so long. Counts when it is said for the first time.
+    pub(crate) fn linger(&self, how_long: Duration) {
+        let _ = self.lingers.set(how_long);
+    }
+
+    pub(crate) async fn add(&self, sandbox: Sandbox) {
+        self.by_id.lock().await.insert(sandbox.id.clone(), Arc::new(sandbox));
+    }
+
     /// The sandbox of an id or a name, with its state brought up to date.
     pub(crate) async fn find(&self, key: &str) -> Option<Arc<Sandbox>> {
         for sandbox in self.all().await {
-            let mut facts = sandbox.facts.lock().await;
+            let facts = sandbox.facts.lock().await;
             let is_meant = sandbox.id == key || facts.dto.get("name").and_then(Value::as_str) == Some(key);
             if !is_meant {
                 continue;
             }
-            let has_ended = facts.advance();
-            let is_forgotten = facts.is_forgotten();
             drop(facts);
-            if has_ended {
-                sandbox.end().await;
-            }
-            if !is_forgotten {
+            sandbox.shown().await;
+            let lingers = self.lingers.get().copied().unwrap_or(LINGERS);
+            if !sandbox.facts.lock().await.is_forgotten(lingers) {
                 return Some(sandbox);
             }
         }
@@ -138,11 +154,23 @@ impl Sandboxes {
     }
 
     pub(crate) async fn all(&self) -> Vec<Arc<Sandbox>> {
-        self.0.lock().await.values().cloned().collect()
+        self.by_id.lock().await.values().cloned().collect()
     }
 }
 
 impl Sandbox {
+    /// What the control plane knows of it, brought up to date.
+    pub(crate) async fn shown(&self) -> Map<String, Value> {
+        let mut facts = self.facts.lock().await;
+        let has_ended = facts.advance();
+        let shown = facts.dto.clone();
+        drop(facts);
+        if has_ended {
+            self.end().await;
+        }
+        shown
+    }
+
     /// Ends what runs inside.
     pub(crate) async fn end(&self) {
         if let Some(mut world) = self.world.write().await.take() {

@@ -25,16 +25,21 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
-    Fault, Recorded, control,
+    Fault, Recorded,
+    access::{self, Grants, is_signed},
+    change, control, events,
     fault::Faults,
-    files, process, pty,
+    files, ports, process, pty,
     record::KEPT,
-    sandboxes::{Sandboxes, now},
-    sessions, settings,
+    sandboxes::{ORGANIZATION, Sandboxes, now},
+    search, sessions, settings,
 };
 
 /// The key that the double takes.
 pub const KEY: &str = "dtn_test_key";
+
+/// The token of a user that the double takes, together with the organization `org-1`.
+pub const JWT: &str = "the-token-of-a-user";
 
 /// The largest JSON body that is read.
 const MAX_JSON_BYTES: usize = 64 << 20;
@@ -44,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) base: String,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) counter: AtomicU64,
+    pub(crate) grants: Grants,
     faults: std::sync::Mutex<Faults>,
     recorded: std::sync::Mutex<VecDeque<Recorded>>,
 }
@@ -71,18 +77,27 @@ impl Double {
         let base = format!("http://{}", listener.local_addr()?);
         let shared = Arc::new(Shared { base, ..Shared::default() });
         let app = Router::new()
-            .nest("/api", control::routes().merge(settings::routes()))
+            .nest(
+                "/api",
+                control::routes()
+                    .merge(access::routes())
+                    .merge(change::routes())
+                    .merge(events::routes())
+                    .merge(settings::routes()),
+            )
             .nest(
                 "/toolbox/{id}",
                 process::routes()
                     .merge(files::routes())
+                    .merge(ports::routes())
+                    .merge(search::routes())
                     .merge(pty::routes())
                     .merge(sessions::routes())
                     .merge(settings::toolbox_routes()),
             )
             .route("/__fault", post(script_fault))
             .route("/__requests", get(recorded))
-            .route("/__preview/{port}/{id}/{*rest}", get(control::preview))
+            .route("/__preview/{port}/{id}/{*rest}", get(access::preview))
             .layer(middleware::from_fn_with_state(shared.clone(), pass))
             .with_state(shared.clone());
         let server = tokio::spawn(async move {
@@ -111,14 +126,19 @@ impl Double {
         self.shared.recorded.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// Lets destroyed sandboxes be asked for so long. Counts when it is called for the first time.
+    pub fn linger(&self, how_long: Duration) {
+        self.shared.sandboxes.linger(how_long);
+    }
+
     /// Ids and states of the sandboxes that are not destroyed.
     pub async fn sandboxes(&self) -> Vec<(String, String)> {
         let mut living = Vec::new();
         for sandbox in self.shared.sandboxes.all().await {
-            let mut facts = sandbox.facts.lock().await;
-            facts.advance();
-            if facts.state() != "destroyed" {
-                living.push((sandbox.id.clone(), facts.state().to_owned()));
+            let shown = sandbox.shown().await;
+            let state = shown.get("state").and_then(Value::as_str).unwrap_or_default();
+            if state != "destroyed" {
+                living.push((sandbox.id.clone(), state.to_owned()));
             }
         }
         living
@@ -166,6 +186,11 @@ pub(crate) fn tool_error(status: u16, code: &str, message: &str) -> Response {
     (StatusCode::from_u16(status).unwrap_or_default(), axum::Json(body)).into_response()
 }
 
+/// Whether this lets its bearer in: a key is of one organization, a user says for which he comes.
+pub(crate) fn is_credential(credential: &str, organization: Option<&str>) -> bool {
+    credential == KEY || credential == JWT && organization == Some(ORGANIZATION)
+}
+
 /// Ends the connection without an answer.
 fn hang_up() -> ! {
     std::panic::resume_unwind(Box::new("the connection was ended on purpose"))
@@ -210,9 +235,13 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request, next: Next) -
             return scripted(fault, status);
         }
     }
-    // The events of the official client; it polls when there are none.
+    // Who listens to events says who he is when he is connected.
     let is_open = path.starts_with("/api/socket.io");
-    if !is_open && authorization != format!("Bearer {KEY}") {
+    let credential = authorization.strip_prefix("Bearer ").unwrap_or_default();
+    let organization = headers.get("x-daytona-organization-id").map(String::as_str);
+    let is_let_in =
+        is_open || is_credential(credential, organization) || is_signed(&shared, &method, &path, &query).await;
+    if !is_let_in {
         record(Some(401));
         return if path.starts_with("/api") {
             api_error(401, "Invalid credentials")
