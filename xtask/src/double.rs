@@ -121,7 +121,7 @@ fn fargate() -> Result<Backend> {
 
 fn opensandbox() -> Result<Backend> {
     const KEY: &str = "key-of-the-conformance-run";
-    let execd = build::execd()?;
+    let execd = build::execd(&build::native())?;
     let mut command = Command::new(Profile::Dev.folder().join("opensandbox-double"));
     command.arg(KEY).env("OPENSANDBOX_EXECD", &execd);
     let (double, address) = Running::start(&mut command)?;

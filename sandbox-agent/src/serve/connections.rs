@@ -18,8 +18,9 @@ use rustix::{
 };
 use sandbox_protocol::{CloseReason, ReceivedDescriptors, ServerOptions, serve, serve_halves, serve_unix};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream, unix::pipe},
-    sync::watch,
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 
@@ -46,6 +47,8 @@ pub(super) enum Source {
     },
     /// Whoever reaches it.
     Tcp(TcpListener),
+    /// Clients that this process itself has let in.
+    Local(Mutex<mpsc::Receiver<Connection>>),
 }
 
 /// Who may connect.
@@ -60,7 +63,13 @@ pub(super) enum Connection {
     Unix(UnixStream),
     Tcp(TcpStream),
     Pipes(pipe::Receiver, pipe::Sender),
+    Stream(Box<dyn Duplex>),
 }
+
+/// Bytes in both directions, whatever carries them.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 impl Source {
     /// Opens the endpoint. Inherited descriptors are taken over.
@@ -116,6 +125,11 @@ impl Source {
                 let _ = stream.set_nodelay(true);
                 Ok(Some(Connection::Tcp(stream)))
             }
+            Self::Local(connections) => match connections.lock().await.recv().await {
+                Some(connection) => Ok(Some(connection)),
+                // Nobody can let one in any more.
+                None => std::future::pending().await,
+            },
         }
     }
 }
@@ -156,6 +170,7 @@ impl Connection {
                 serve_unix(stream, options, Arc::new(service), received).await
             }
             Self::Tcp(stream) => serve(stream, options, Arc::new(service)).await,
+            Self::Stream(stream) => serve(stream, options, Arc::new(service)).await,
             Self::Pipes(read, write) => serve_halves(read, write, options, Arc::new(service)).await,
         }
     }

@@ -36,17 +36,10 @@ impl std::error::Error for Dropped {}
 
 /// A listening server. Dropping it ends it and every connection.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     task: tokio::task::JoinHandle<()>,
-}
-
-impl Server {
-    /// Waits for ever: servers end when they are dropped.
-    pub async fn run(mut self) {
-        let _ = (&mut self.task).await;
-    }
 }
 
 impl Drop for Server {
@@ -88,13 +81,11 @@ where
 }
 
 /// Serves an execd on a listener.
-///
-/// # Errors
-/// What the socket says.
-pub fn serve(execd: Arc<crate::Execd>, listener: TcpListener) -> io::Result<Server> {
+pub(crate) fn serve(execd: Arc<crate::Execd>, listener: TcpListener) -> io::Result<Server> {
+    let own = listener.local_addr()?.port();
     serve_with(listener, move |request| {
         let execd = execd.clone();
-        async move { execd.handle(request).await }
+        async move { execd.handle(request, own).await }
     })
 }
 
