@@ -10,6 +10,8 @@ use std::{
 use sandbox_agent::{Entrypoint, ServeConfig};
 use sandbox_core::{ByteString, Env};
 
+use crate::env_file;
+
 /// The variable that names the file of variables, and where that is if it names none.
 const ENVS_VARIABLE: &str = "EXECD_ENVS";
 const ENVS_FILE: &str = "/opt/opensandbox/.env";
@@ -94,49 +96,17 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What the file of variables holds at this moment: lines of `NAME=VALUE`, the value in quotes or not. What is no such
-/// line is skipped.
+/// What the file of variables holds at this moment.
 pub(crate) fn read_envs(file: &Path) -> Env {
     let text = std::fs::read(file).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let mut all = Env::default();
-    for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
-        let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-        let Some((name, value)) = line.split_once('=') else { continue };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(is_name) {
-            continue;
-        }
-        all.insert(name, unquote(value.trim()));
-    }
-    all
-}
-
-fn unquote(value: &str) -> String {
-    if let Some(plain) = value.strip_prefix('\'').and_then(|value| value.strip_suffix('\'')) {
-        return plain.to_owned();
-    }
-    let Some(quoted) = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')) else {
-        return value.to_owned();
-    };
-    let (mut text, mut chars) = (String::with_capacity(quoted.len()), quoted.chars());
-    while let Some(c) = chars.next() {
-        match (c, if c == '\\' { chars.next() } else { None }) {
-            ('\\', Some('n')) => text.push('\n'),
-            ('\\', Some('r')) => text.push('\r'),
-            ('\\', Some('t')) => text.push('\t'),
-            ('\\', Some(other)) => text.push(other),
-            (c, _) => text.push(c),
-        }
-    }
-    text
+    env_file::read(&String::from_utf8_lossy(&text)).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use sandbox_core::ByteString;
 
-    use super::{decode, of_commands, read_envs};
+    use super::{decode, of_commands};
 
     #[test]
     fn bytes_come_back_from_a_format_of_printf() {
@@ -150,23 +120,5 @@ mod tests {
         assert_eq!(env.get("A"), Some(&ByteString::from(&b"\xff"[..])));
         assert_eq!(env.get("B"), Some(&ByteString::from("b")));
         assert!(["PWD", "EXECD_ACCESS_TOKEN", "SANDBOX_BYTES_A"].iter().all(|name| env.get(name).is_none()));
-    }
-
-    #[test]
-    fn variables_of_the_file_are_read_in_every_quoting_and_what_is_none_is_skipped() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("envs");
-        std::fs::write(
-            &file,
-            "# c\nA='x $B \\n'\nexport B=\"it's \\\"q\\\"\\n\"\nC= plain \n1X=no\nnothing\nA='last'\n",
-        )
-        .unwrap();
-        let env = read_envs(&file);
-        let text = |name: &str| env.get(name).and_then(ByteString::as_str).map(str::to_owned);
-        assert_eq!(text("A").as_deref(), Some("last"));
-        assert_eq!(text("B").as_deref(), Some("it's \"q\"\n"));
-        assert_eq!(text("C").as_deref(), Some("plain"));
-        assert_eq!(env.iter().count(), 3);
-        assert!(read_envs(&folder.path().join("none")).is_empty());
     }
 }

@@ -12,6 +12,7 @@
 
 mod arguments;
 mod command;
+mod env_file;
 mod environment;
 mod execd;
 mod files;

@@ -178,12 +178,17 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Whether the daemon answers, and whether it is one of ours.
+    /// Whether the daemon answers, and whether it is one of ours. Asked once.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<bool, Failure> {
+        let none = Backoff { retries: 0, delay: Duration::ZERO, max: Duration::ZERO };
+        self.ping_with(timeout, none).await
+    }
+
+    /// The same, asked again while it is not there yet.
+    pub(crate) async fn ping_with(&self, timeout: Duration, backoff: Backoff) -> Result<bool, Failure> {
         let mut call = self.call(Method::GET, "/ping");
         call.timeout = timeout;
-        let none = Backoff { retries: 0, delay: Duration::ZERO, max: Duration::ZERO };
-        let answer = self.ask_with(&call, Operation::Poll, none, None).await?;
+        let answer = self.ask_with(&call, Operation::Idempotent, backoff, None).await?;
         Ok(answer.headers.contains_key(EXTENSIONS_HEADER))
     }
 

@@ -14,6 +14,7 @@ mod create_request;
 mod daemon;
 mod error;
 mod exec;
+mod forward;
 mod http;
 mod info;
 mod labels;

@@ -154,6 +154,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_of_the_scheduler_is_a_map_or_a_copy_of_the_limits() {
+        let requests = |value: Value| {
+            let spec = json!({ "resources": {"cpu": 2.0}, "provider_options": { "resource_requests": value } });
+            let spec = SandboxSpec::from_json(spec).unwrap();
+            Options::of(&spec).unwrap().resource_requests.map(|requests| requests.value(&limits(&spec)))
+        };
+        assert_eq!(requests(json!("limits")), Some(json!({"cpu": "2"})));
+        assert_eq!(requests(json!({"cpu": "250m", "memory": "1Gi"})), Some(json!({"cpu": "250m", "memory": "1Gi"})));
+        assert_eq!(requests(json!(null)), None);
+        assert_eq!(refusal(json!({"resource_requests": 3})).as_deref(), Some("provider_options.resource_requests"));
+    }
+
+    #[test]
     fn limits_are_in_the_servers_units() {
         let spec = |value: Value| SandboxSpec::from_json(json!({ "resources": value })).unwrap();
         let given = limits(&spec(json!({"cpu": 2.0, "memory_mib": 256, "disk_gib": 3, "gpu": 1, "gpu_type": "a100"})));

@@ -4,8 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use sandbox_core::{
     BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, ListSweep, Metrics, Network,
-    NetworkPolicies, PauseResume, ProviderInfo, Pty, PtyAttach, Renew, Result, RuntimeRequirements, SandboxHandle,
-    SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots, async_trait,
+    NetworkPolicies, PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, RuntimeRequirements,
+    SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots, async_trait,
 };
 
 use crate::{
@@ -115,6 +115,10 @@ impl SandboxProvider for OpenSandboxProvider {
 
     fn as_pause_resume(&self) -> Option<&dyn PauseResume> {
         Some(self)
+    }
+
+    fn as_port_forwarding(&self) -> Option<&dyn PortForwarding> {
+        self.shared.config.networking.loopback_forwarding.then_some(self as _)
     }
 
     fn as_pty(&self) -> Option<&dyn Pty> {

@@ -53,6 +53,8 @@ impl Snapshots for OpenSandboxProvider {
         // It is good for something only when it is ready.
         while state(&value) == "creating" {
             if Instant::now() + pause >= end {
+                // Some servers keep it until it is ready: then it is listed.
+                let _ = self.remove_snapshot(id.clone()).await;
                 let text = format!("snapshot {id} was not ready in time");
                 return Err(SandboxError::timed_out(text).with_provider(NAME));
             }

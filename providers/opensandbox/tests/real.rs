@@ -1,5 +1,8 @@
 //! Against the real `opensandbox-server` on a Docker engine of its own, with our daemon inside its sandboxes: through the
-//! server, and directly. What does not concern the server is proven on the double (`conformance.rs`).
+//! server, and directly; driven by its official client, and by this provider. What does not concern the server is proven on
+//! the double (`conformance.rs`).
+
+use std::sync::Arc;
 
 use opensandbox_double::{BASE_IMAGE, RealServer};
 use sandbox_conformance::{Suite, factory};
@@ -59,9 +62,21 @@ async fn conforms(server: &RealServer, use_server_proxy: bool, cases: &[&str], m
     assert_eq!(server.containers().unwrap(), 0, "containers are left");
 }
 
+/// The same server and daemon, driven by a client that nobody here wrote.
+async fn is_as_its_own_client_expects(server: Arc<RealServer>) {
+    for use_server_proxy in [true, false] {
+        let driven = server.clone();
+        let driven = tokio::task::spawn_blocking(move || driven.drive(use_server_proxy)).await.unwrap();
+        driven.unwrap_or_else(|why| panic!("through the server: {use_server_proxy}\n{why}"));
+        assert_eq!(server.containers().unwrap(), 0, "containers are left");
+    }
+}
+
+/// One server for all of it: it takes long to start.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_real_server_is_driven_through_itself_and_directly() {
-    let server = tokio::task::spawn_blocking(RealServer::start).await.unwrap().unwrap();
+async fn the_real_server_is_driven_by_its_official_client_and_by_this_provider_through_itself_and_directly() {
+    let server = Arc::new(tokio::task::spawn_blocking(RealServer::start).await.unwrap().unwrap());
+    is_as_its_own_client_expects(server.clone()).await;
     conforms(&server, true, &THROUGH_THE_SERVER, 40).await;
     conforms(&server, false, &DIRECT, 5).await;
     tokio::task::spawn_blocking(move || drop(server)).await.unwrap();

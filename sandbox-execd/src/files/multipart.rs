@@ -147,10 +147,9 @@ fn read_head(head: &[u8]) -> Head {
         name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
     });
     let mut read = Head::default();
-    for parameter in disposition.unwrap_or_default().split(';').skip(1) {
-        let Some((name, value)) = parameter.split_once('=') else { continue };
-        match name.trim().to_ascii_lowercase().as_str() {
-            "name" => value.trim().trim_matches('"').clone_into(&mut read.name),
+    for (name, value) in parameters(disposition.unwrap_or_default()) {
+        match name.to_ascii_lowercase().as_str() {
+            "name" => read.name = value,
             "filename" | "filename*" => read.has_file_name = true,
             _ => {}
         }
@@ -158,9 +157,33 @@ fn read_head(head: &[u8]) -> Head {
     read
 }
 
+/// The parameters of a header. What is in quotes is one of them, whatever it holds.
+fn parameters(header: &str) -> Vec<(String, String)> {
+    let (mut found, mut rest) = (Vec::new(), header);
+    while let Some((_, after)) = rest.split_once(';') {
+        let Some((name, value)) = after.split_once('=') else { break };
+        let value = value.trim_start();
+        let (value, behind) = match value.strip_prefix('"') {
+            None => value.split_at(value.find(';').unwrap_or(value.len())),
+            Some(quoted) => {
+                let mut is_escaped = false;
+                let end = quoted.find(|c| {
+                    let is_end = c == '"' && !is_escaped;
+                    is_escaped = c == '\\' && !is_escaped;
+                    is_end
+                });
+                quoted.split_at(end.unwrap_or(quoted.len()))
+            }
+        };
+        found.push((name.trim().to_owned(), value.trim_end().to_owned()));
+        rest = behind;
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Head, Splitter, Token};
+    use super::{Head, Splitter, Token, read_head};
 
     const FORM: &[u8] = b"--b\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"m\"\r\nX: y\r\n\r\n{}\r\n--b\r\n\
         content-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\na\r\n--\r\n\xff\r\n--b  \r\n\r\n\r\n--b--\r\nrest";
@@ -198,6 +221,12 @@ mod tests {
         }
         let bytes: Vec<&[u8]> = FORM.chunks(1).collect();
         assert_eq!(tokens(&bytes), expected);
+    }
+
+    #[test]
+    fn a_file_name_is_no_parameter_whatever_it_holds() {
+        let head = "Content-Disposition: form-data; name=file; filename=\"x; name=\\\"metadata; name=b\"; a=b\r\n";
+        assert_eq!(read_head(head.as_bytes()), Head { name: "file".to_owned(), has_file_name: true });
     }
 
     #[test]

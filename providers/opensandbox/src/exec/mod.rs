@@ -167,7 +167,7 @@ impl Daemon<'_> {
             return Ok(kind);
         }
         let timeout = self.shared.config.connection.request_timeout();
-        let extensions = match self.ping(timeout).await {
+        let extensions = match self.ping_with(timeout, self.shared.operation_backoff()).await {
             Ok(extensions) => extensions,
             Err(failure) => return Err(self.explain(failure, "reaching the daemon of the sandbox").await),
         };

@@ -1,5 +1,7 @@
 //! Commands in the background of the daemon: polled, and by byte offset.
 
+use std::time::Duration;
+
 use opensandbox_double::{ControlOptions, ExecdOptions, Fault};
 use sandbox_core::{ErrorKind, ExecOutcome, ExecRequest, SandboxProvider, StartFailure};
 use serde_json::{Value, json};
@@ -56,6 +58,34 @@ async fn f04_polls_that_fail_for_a_while_lose_nothing() {
     let result = soon(stream.collect(Default::default())).await.unwrap();
     assert_eq!((result.stdout_text().as_ref(), result.outcome()), ("done\n", &ExecOutcome::Exited(3)));
     world.control.end().await;
+}
+
+#[tokio::test]
+async fn f04_a_poll_without_an_answer_is_asked_again_before_long() {
+    let settings = json!({ "operations": { "background_exec": true, "status_poll_timeout_s": 0.4 } });
+    let world = World::with(stock(), settings).await;
+    let handle = world.sandbox().await;
+    world.control.faults().plan("GET", "/command/status", Fault::Delay(Duration::from_secs(60)), 2);
+    let result = world.run(&handle, ExecRequest::shell("echo done; exit 3")).await.unwrap();
+    assert_eq!((result.stdout_text().as_ref(), result.outcome()), ("done\n", &ExecOutcome::Exited(3)));
+    world.control.end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_dies_with_its_sandbox_is_lost_with_the_reason() {
+    for is_background in [true, false] {
+        let settings = json!({ "operations": { "background_exec": is_background, "retries": 1 } });
+        let world = World::with(stock(), settings).await;
+        let handle = world.sandbox().await;
+        let mut stream = soon(world.provider.exec(&handle, ExecRequest::shell("echo up; sleep 60"))).await.unwrap();
+        assert_eq!(soon(stream.next()).await.unwrap(), Some(sandbox_core::ExecEvent::Stdout("up\n".into())));
+        world.control.set_state(&handle.sandbox_id, "Failed", "PodFailed", "the node is out of memory");
+        world.control.break_streams();
+        let error = soon(stream.next()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{is_background}: {error:?}");
+        assert!(error.to_string().contains("killed for memory"), "{is_background}: {error}");
+        world.control.end().await;
+    }
 }
 
 #[tokio::test]

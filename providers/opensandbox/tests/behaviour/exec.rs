@@ -126,6 +126,21 @@ async fn a_command_is_started_again_only_when_it_has_surely_not_arrived() {
 }
 
 #[tokio::test]
+async fn f04_a_stream_that_falls_silent_is_lost_a_while_after_its_limit_and_no_time_limit() {
+    let world = World::new(json!({})).await;
+    let handle = world.sandbox().await;
+    let whole = "{\"type\":\"init\"".len();
+    world.control.faults().plan("POST", "/command", Fault::Stall(whole), 1);
+    let started = std::time::Instant::now();
+    let request = ExecRequest::shell("echo done; exit 3").with_timeout_s(0.2);
+    let error = world.run(&handle, request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error:?}");
+    let waited = started.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_secs(40)).contains(&waited), "{waited:?}");
+    world.control.end().await;
+}
+
+#[tokio::test]
 async fn somebody_elses_page_is_no_result() {
     let world = World::new(json!({})).await;
     let handle = world.sandbox().await;

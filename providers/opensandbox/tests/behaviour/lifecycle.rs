@@ -1,5 +1,7 @@
 //! Files, pause and resume, finding sandboxes again.
 
+use std::time::{Duration, Instant};
+
 use opensandbox_double::{ControlOptions, Fault};
 use sandbox_core::{ErrorKind, ListFilter, Owner, SandboxIdentity, SandboxProvider, SandboxSpec, SandboxStatus};
 use serde_json::json;
@@ -72,6 +74,70 @@ async fn a_resumed_sandbox_has_a_new_handle_and_the_old_one_is_refused() {
     assert_eq!(world.text(&resumed, "echo again").await, "again\n");
     let error = world.run(&handle, sandbox_core::ExecRequest::shell("true")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidState, "{error:?}");
+    world.control.end().await;
+}
+
+#[tokio::test]
+async fn a_pause_or_resume_of_a_dead_sandbox_ends_at_once_and_neither_takes_longer_than_is_set() {
+    let settings = json!({ "operations": { "pause_resume_timeout_s": 0.5 } });
+    let world = World::new(settings).await;
+    let pause = world.provider.as_pause_resume().unwrap();
+    let handle = world.sandbox().await;
+    let accepted = || Fault::Answer { status: 202, headers: Vec::new(), body: String::new() };
+    // It is taken on, and nothing comes of it.
+    world.control.faults().plan("POST", "/pause", accepted(), 1);
+    let started = Instant::now();
+    let error = soon(pause.pause(&handle)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert_eq!(error.help(), Some("ask for its status"));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    // It goes on as it was.
+    assert_eq!(world.text(&handle, "echo on").await, "on\n");
+    soon(pause.pause(&handle)).await.unwrap();
+    world.control.faults().plan("GET", "/proxy/44772/ping", Fault::error(502, "BACKEND_CONNECTION_FAILED"), 10_000);
+    let error = soon(pause.resume(&handle)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert!(error.to_string().contains("does not answer"), "{error}");
+    world.control.faults().clear();
+    for (verb, state) in [("pause", "Failed"), ("pause", "Terminated"), ("resume", "Failed")] {
+        let handle = world.sandbox().await;
+        if verb == "resume" {
+            soon(pause.pause(&handle)).await.unwrap();
+        }
+        world.control.faults().plan("POST", &format!("/{verb}"), accepted(), 1);
+        world.control.set_state(&handle.sandbox_id, state, "PodFailed", "it broke");
+        let error = match verb {
+            "pause" => soon(pause.pause(&handle)).await.unwrap_err(),
+            _ => soon(pause.resume(&handle)).await.unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{verb} {state}: {error:?}");
+        assert!(error.to_string().contains("it broke"), "{error}");
+    }
+    world.control.end().await;
+}
+
+#[tokio::test]
+async fn a_paused_sandbox_is_found_again_without_its_daemon_and_resumed() {
+    let world = World::new(json!({})).await;
+    let handle = world.sandbox().await;
+    soon(world.provider.as_pause_resume().unwrap().pause(&handle)).await.unwrap();
+    let before = world.calls("GET", "/ping");
+    let other = crate::support::provider(&world.control.address(), json!({}));
+    // The id alone will do: the server keeps the rest.
+    let found = soon(other.as_connect().unwrap().connect(json!({ "sandbox_id": handle.sandbox_id }))).await.unwrap();
+    assert_eq!(world.calls("GET", "/ping"), before, "the daemon is not asked");
+    assert_eq!(soon(other.status(&found)).await.unwrap(), SandboxStatus::Paused);
+    let resumed = soon(other.as_pause_resume().unwrap().resume(&found)).await.unwrap();
+    let stream = soon(other.exec(&resumed, sandbox_core::ExecRequest::shell("echo on"))).await.unwrap();
+    assert_eq!(soon(stream.collect(Default::default())).await.unwrap().stdout_text(), "on\n");
+    for (descriptor, kind) in [
+        (json!({ "sandbox_id": "none" }), ErrorKind::NotFound),
+        (json!({ "sandbox_id": "" }), ErrorKind::InvalidInput),
+        (json!({ "sandbox_id": handle.sandbox_id, "version": 99 }), ErrorKind::InvalidInput),
+    ] {
+        let error = soon(other.as_connect().unwrap().connect(descriptor.clone())).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{descriptor}");
+    }
     world.control.end().await;
 }
 

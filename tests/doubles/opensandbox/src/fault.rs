@@ -29,6 +29,8 @@ pub enum Fault {
     Delay(Duration),
     /// The body of the answer ends after so many bytes: with a broken connection if true, else as if it were whole.
     Cut(usize, bool),
+    /// Nothing of the body comes after so many bytes, and no end either. Of the server only, not of a daemon.
+    Stall(usize),
 }
 
 impl Fault {
@@ -65,7 +67,7 @@ impl Fault {
                 }
                 Some(Ok(response))
             }
-            Self::DropAfter | Self::Delay(_) | Self::Cut(..) => None,
+            Self::DropAfter | Self::Delay(_) | Self::Cut(..) | Self::Stall(_) => None,
         }
     }
 }

@@ -1,6 +1,15 @@
 //! The little of an HTTP server that the doubles need.
 
-use std::{convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -39,7 +48,15 @@ impl std::error::Error for Dropped {}
 pub(crate) struct Server {
     /// Where it listens.
     pub(crate) address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// How many connections have come so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Server {
@@ -56,12 +73,15 @@ where
 {
     let address = listener.local_addr()?;
     let handler = Arc::new(handler);
+    let accepted = Arc::<AtomicUsize>::default();
+    let count = accepted.clone();
     let task = tokio::spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = listener.accept() => {
                     let Ok((stream, _)) = accepted else { continue };
+                    count.fetch_add(1, Ordering::Relaxed);
                     let _ = stream.set_nodelay(true);
                     let handler = handler.clone();
                     connections.spawn(async move {
@@ -77,7 +97,7 @@ where
             }
         }
     });
-    Ok(Server { address, task })
+    Ok(Server { address, accepted, task })
 }
 
 /// Serves an execd on a listener.

@@ -3,7 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::{
     Uri,
-    header::{CONNECTION, HOST, HeaderMap, UPGRADE},
+    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, UPGRADE},
 };
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -72,10 +72,25 @@ pub(crate) fn upgrade_to_socket(accept: &str) -> Response {
 
 /// Sends a request to a server of this host under another path, without the headers that are named.
 pub(crate) async fn forward<B>(
+    request: hyper::Request<B>,
+    port: u16,
+    path: &str,
+    without: &[&str],
+) -> Result<Answer, ProxyError>
+where
+    B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    forward_until(request, port, path, without, std::future::pending()).await
+}
+
+/// The same; what it upgrades to breaks when `broken` resolves, and so does a stream of events.
+pub(crate) async fn forward_until<B>(
     mut request: hyper::Request<B>,
     port: u16,
     path: &str,
     without: &[&str],
+    broken: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Answer, ProxyError>
 where
     B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
@@ -98,12 +113,17 @@ where
     let client = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     let mut response = sender.send_request(request).await.map_err(|_| ProxyError::Response)?;
     let Some(client) = client.filter(|_| response.status() == 101) else {
-        return Ok(Ok(plain(response)));
+        let is_stream = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        return Ok(Ok(if is_stream { breaking(plain(response), broken) } else { plain(response) }));
     };
     let server = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let (Ok(client), Ok(server)) = tokio::join!(client, server) else { return };
-        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
+        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+            () = broken => {}
+        }
     });
     let headers = response.headers().clone();
     Ok(Ok(switching(headers)))
@@ -113,6 +133,30 @@ fn plain(response: hyper::Response<hyper::body::Incoming>) -> Response {
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(CONNECTION);
     Response::from_parts(parts, body.map_err(|_| std::io::Error::other(Dropped)).boxed_unsync())
+}
+
+/// The same response, whose body breaks off when `broken` resolves.
+fn breaking(response: Response, broken: impl Future<Output = ()> + Send + 'static) -> Response {
+    let (parts, mut body) = response.into_parts();
+    let (sender, receiver) = tokio::sync::mpsc::channel(4);
+    tokio::spawn(async move {
+        let mut broken = std::pin::pin!(broken);
+        loop {
+            let piece = tokio::select! {
+                frame = body.frame() => match frame {
+                    Some(Ok(frame)) => frame.into_data().map_err(|_| std::io::Error::other(Dropped)),
+                    Some(Err(error)) => Err(error),
+                    None => return,
+                },
+                () = &mut broken => Err(std::io::Error::other(Dropped)),
+            };
+            let is_over = piece.is_err();
+            if sender.send(piece).await.is_err() || is_over {
+                return;
+            }
+        }
+    });
+    Response::from_parts(parts, crate::http::body_of(receiver))
 }
 
 fn switching(headers: HeaderMap) -> Response {

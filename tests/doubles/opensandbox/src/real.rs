@@ -23,6 +23,9 @@ const EXECD_IMAGE: &str = "opensandbox-double/execd:local";
 /// How long the engine and the server may take to be there.
 const STARTS_WITHIN: Duration = Duration::from_secs(90);
 
+/// How long the official client may take.
+const CLIENT_WITHIN: Duration = Duration::from_secs(180);
+
 /// How long the engine may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -190,6 +193,32 @@ impl RealServer {
         self.children.push(server.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?);
         let address = self.address.clone();
         wait("opensandbox-server", &path, || std::net::TcpStream::connect(&address).is_ok())
+    }
+
+    /// Has the official client drive the server and our daemon, through the server or directly.
+    ///
+    /// # Errors
+    /// What it said where it found anything wrong.
+    pub fn drive(&self, use_server_proxy: bool) -> io::Result<()> {
+        // The client is installed beside the server.
+        let python = server_program()?.with_file_name("python");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("official_sdk.py");
+        let (path, out, err) = self.log("client.log")?;
+        let mut client = Command::new(python);
+        client.arg(script).args([&self.address, &self.key, BASE_IMAGE]);
+        client.arg(if use_server_proxy { "proxy" } else { "direct" });
+        let mut client = client.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
+        let end = Instant::now() + CLIENT_WITHIN;
+        while client.try_wait()?.is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = client.kill();
+        let status = client.wait()?;
+        let said = fs::read_to_string(&path).unwrap_or_default();
+        if status.success() && said.lines().any(|line| line == "all good") {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("the official client ended with {status}:\n{said}")))
     }
 
     /// How many containers there are, running or not.

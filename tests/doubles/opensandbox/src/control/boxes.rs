@@ -34,6 +34,8 @@ pub(crate) struct Snapshot {
     pub(crate) name: Option<String>,
     pub(crate) created_at_ms: u64,
     pub(crate) files: Option<tempfile::TempDir>,
+    /// States that are told before it is ready, the next one last.
+    pub(crate) before: Vec<String>,
 }
 
 fn mounts(inner: &Inner, request: &Value) -> io::Result<Vec<Mount>> {

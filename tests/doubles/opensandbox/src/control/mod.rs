@@ -14,7 +14,10 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, mpsc},
+};
 
 use crate::{
     Execd, ExecdOptions, Faults,
@@ -38,6 +41,8 @@ pub struct ControlOptions {
     pub new_daemon_on_resume: bool,
     /// Whether an expiry may only be moved forward, as in June 2026.
     pub only_extends: bool,
+    /// States that a new snapshot goes through before it is ready, one for each time that it is told.
+    pub states_before_ready: Vec<String>,
 }
 
 /// A call that came in.
@@ -67,6 +72,10 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Mutex<BTreeMap<String, Snapshot>>,
     pub(crate) faults: Faults,
     pub(crate) seen: Mutex<Vec<Seen>>,
+    /// Calls that are under way, and the most that ever were.
+    under_way: Mutex<(usize, usize)>,
+    /// Told when streams are to break.
+    pub(crate) breaks: Notify,
     /// Folders of named volumes.
     pub(crate) volumes: tempfile::TempDir,
 }
@@ -91,6 +100,8 @@ impl Control {
             snapshots: Mutex::default(),
             faults: Faults::default(),
             seen: Mutex::default(),
+            under_way: Mutex::default(),
+            breaks: Notify::new(),
             volumes: tempfile::Builder::new().prefix("opensandbox-double-").tempdir()?,
         });
         let handler = inner.clone();
@@ -115,6 +126,26 @@ impl Control {
     /// Every call so far.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.inner.seen).clone()
+    }
+
+    /// How many connections have come so far.
+    pub fn connections(&self) -> usize {
+        self.server.connections()
+    }
+
+    /// The most calls that ever were under way at once.
+    pub fn most_at_once(&self) -> usize {
+        lock(&self.inner.under_way).1
+    }
+
+    /// Says from now on that sandboxes are reached through this address, where something passes on to the server.
+    pub fn is_known_as(&self, address: SocketAddr) {
+        *lock(&self.inner.address) = Some(address);
+    }
+
+    /// Breaks every WebSocket and every stream of events that goes through the server.
+    pub fn break_streams(&self) {
+        self.inner.breaks.notify_waiters();
     }
 
     /// The daemon of a sandbox, where sandboxes are no containers.
@@ -167,8 +198,23 @@ async fn expire(inner: std::sync::Weak<Inner>) {
     }
 }
 
+/// How a body that is cut ends.
+#[derive(Clone, Copy)]
+enum Tail {
+    /// As if it were whole.
+    Whole,
+    /// The connection breaks.
+    Broken,
+    /// Never.
+    Open,
+}
+
 /// A response whose body ends after so many bytes: broken, or as if it were whole.
 pub(crate) fn cut(response: Response, bytes: usize, broken: bool) -> Response {
+    cut_with(response, bytes, if broken { Tail::Broken } else { Tail::Whole })
+}
+
+fn cut_with(response: Response, bytes: usize, tail: Tail) -> Response {
     let (mut parts, mut body) = response.into_parts();
     parts.headers.remove("content-length");
     let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(4);
@@ -183,15 +229,36 @@ pub(crate) fn cut(response: Response, bytes: usize, broken: bool) -> Response {
                 return;
             }
         }
-        if broken {
-            let _ = sender.send(Err(io::Error::other("cut on purpose"))).await;
+        match tail {
+            Tail::Whole => {}
+            Tail::Broken => drop(sender.send(Err(io::Error::other("cut on purpose"))).await),
+            Tail::Open => sender.closed().await,
         }
     });
     Response::from_parts(parts, http::body_of(receiver))
 }
 
+/// A call that is under way.
+struct UnderWay(Arc<Inner>);
+
+impl UnderWay {
+    fn new(inner: &Arc<Inner>) -> Self {
+        let mut under_way = lock(&inner.under_way);
+        under_way.0 += 1;
+        under_way.1 = under_way.1.max(under_way.0);
+        Self(inner.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.0.under_way).0 -= 1;
+    }
+}
+
 impl Inner {
     async fn handle(self: Arc<Self>, request: Request) -> Answer {
+        let _under_way = UnderWay::new(&self);
         let method = request.method().as_str().to_owned();
         let path = request.uri().path().to_owned();
         let fault = self.faults.take(&method, &path);
@@ -207,6 +274,9 @@ impl Inner {
             }
             Some(crate::Fault::Cut(bytes, broken)) => {
                 return self.route(request, &method, &path).await.map(|response| cut(response, bytes, broken));
+            }
+            Some(crate::Fault::Stall(bytes)) => {
+                return self.route(request, &method, &path).await.map(|response| cut_with(response, bytes, Tail::Open));
             }
             _ => {}
         }

@@ -61,14 +61,10 @@ impl Inner {
             ("GET", ["sandboxes", _, "endpoints", port]) => self.endpoint(id, port, &asked),
             ("POST", ["sandboxes", _, "snapshots"]) => self.snapshot(id, &body).await,
             ("GET", ["snapshots"]) => self.snapshots(&asked),
-            ("GET", ["snapshots", _]) => lock(&self.snapshots).get(id).map_or_else(
-                || failure(404, "SNAPSHOT::NOT_FOUND", "no such snapshot"),
-                |one| answer(200, &one.describe(id)),
-            ),
-            ("DELETE", ["snapshots", _]) => match lock(&self.snapshots).remove(id) {
-                Some(_) => empty(204),
-                None => failure(404, "SNAPSHOT::NOT_FOUND", "no such snapshot"),
-            },
+            ("GET", ["snapshots", _]) => {
+                lock(&self.snapshots).get_mut(id).map_or_else(no_snapshot, |one| answer(200, &one.tell(id)))
+            }
+            ("DELETE", ["snapshots", _]) => self.delete_snapshot(id),
             ("GET" | "PUT", ["sandboxes", _, "networkpolicy"]) => self.policy(id, method, body),
             _ => answer(404, &json!({ "detail": "Not Found" })),
         })
@@ -136,10 +132,8 @@ impl Inner {
     }
 
     fn list(&self, asked: &[(String, String)]) -> Response {
-        let number =
-            |name: &str, default: usize| value_of(asked, name).and_then(|text| text.parse().ok()).unwrap_or(default);
-        let (page, size) = (number("page", 1), number("pageSize", 20));
-        if size == 0 || size > 200 {
+        let size = value_of(asked, "pageSize").map_or(Some(20), |text| text.parse().ok());
+        if !size.is_some_and(|size: usize| (1..=200).contains(&size)) {
             return answer(
                 422,
                 &json!({ "detail": [{ "loc": ["query", "pageSize"], "msg": "1 to 200", "type": "x" }] }),
@@ -159,13 +153,7 @@ impl Inner {
             .filter(|(_, one)| states.is_empty() || states.contains(&one.state().to_lowercase()))
             .map(|(id, one)| one.describe(id))
             .collect();
-        let (total, pages) = (all.len(), all.len().div_ceil(size));
-        let items: Vec<Value> = all.into_iter().skip((page - 1) * size).take(size).collect();
-        answer(
-            200,
-            &json!({ "items": items, "pagination": { "page": page, "pageSize": size, "totalItems": total,
-                             "totalPages": pages, "hasNextPage": page < pages } }),
-        )
+        answer(200, &page_of(all, asked))
     }
 
     async fn delete(&self, id: &str) -> Response {
@@ -238,7 +226,7 @@ impl Inner {
         })
     }
 
-    async fn proxied(&self, mut request: Request, id: &str, port: &str, rest: &str) -> Answer {
+    async fn proxied(self: &Arc<Self>, mut request: Request, id: &str, port: &str, rest: &str) -> Answer {
         let found = lock(&self.boxes).get(id).map(|one| (one.port(), one.is_reachable(), one.state().to_owned()));
         let Some((own, is_reachable, state)) = found else { return Ok(not_found()) };
         if !is_reachable && state != "Paused" {
@@ -249,7 +237,9 @@ impl Inner {
         }
         let port = if port == "44772" { own.unwrap_or_default() } else { port.parse().unwrap_or_default() };
         let socket = proxy::ClientSocket::of(&mut request);
-        match proxy::forward(request, port, &format!("/{rest}"), &STRIPPED).await {
+        let inner = self.clone();
+        let broken = async move { inner.breaks.notified().await };
+        match proxy::forward_until(request, port, &format!("/{rest}"), &STRIPPED, broken).await {
             Ok(Ok(refusal)) if refusal.status() != 101 && socket.is_some() => {
                 Ok(socket.map_or(refusal, proxy::ClientSocket::refuse))
             }
@@ -258,20 +248,28 @@ impl Inner {
         }
     }
 
+    fn delete_snapshot(&self, id: &str) -> Response {
+        if lock(&self.boxes).values().any(|one| one.request["snapshotId"] == json!(id)) {
+            return failure(409, "SNAPSHOT::IN_USE", "a sandbox was made of it");
+        }
+        lock(&self.snapshots).remove(id).map_or_else(no_snapshot, |_| empty(204))
+    }
+
     async fn snapshot(&self, id: &str, body: &Value) -> Response {
         let taken = lock(&self.boxes).remove(id);
         let Some(one) = taken else { return not_found() };
         let files = one.copy_files().await;
         lock(&self.boxes).insert(id.to_owned(), one);
         let Ok(files) = files else { return failure(500, "SNAPSHOT::CREATE_FAILED", "the files cannot be copied") };
-        let made = Snapshot {
+        let mut made = Snapshot {
             sandbox_id: id.to_owned(),
             name: body["name"].as_str().map(str::to_owned),
             created_at_ms: now_ms(),
             files,
+            before: self.options.states_before_ready.iter().rev().cloned().collect(),
         };
         let snapshot_id = new_box_id();
-        let described = made.describe(&snapshot_id);
+        let described = made.tell(&snapshot_id);
         lock(&self.snapshots).insert(snapshot_id, made);
         answer(202, &described)
     }
@@ -284,12 +282,7 @@ impl Inner {
             .filter(|(_, one)| of.is_none_or(|of| of == one.sandbox_id))
             .map(|(id, one)| one.describe(id))
             .collect();
-        let total = items.len();
-        answer(
-            200,
-            &json!({ "items": items, "pagination": { "page": 1, "pageSize": 200, "totalItems": total,
-                             "totalPages": 1, "hasNextPage": false } }),
-        )
+        answer(200, &page_of(items, asked))
     }
 
     fn policy(&self, id: &str, method: &str, body: Value) -> Response {
@@ -305,10 +298,33 @@ impl Inner {
     }
 }
 
+fn no_snapshot() -> Response {
+    failure(404, "SNAPSHOT::NOT_FOUND", "no such snapshot")
+}
+
+/// One page of a list, as it is asked for.
+fn page_of(all: Vec<Value>, asked: &[(String, String)]) -> Value {
+    let number =
+        |name: &str, default: usize| value_of(asked, name).and_then(|text| text.parse().ok()).unwrap_or(default).max(1);
+    let (page, size) = (number("page", 1), number("pageSize", 20));
+    let (total, pages) = (all.len(), all.len().div_ceil(size));
+    let items: Vec<Value> = all.into_iter().skip((page - 1) * size).take(size).collect();
+    json!({ "items": items, "pagination": { "page": page, "pageSize": size, "totalItems": total,
+            "totalPages": pages, "hasNextPage": page < pages } })
+}
+
 impl Snapshot {
+    /// Describes it; each state before it is ready is told once.
+    fn tell(&mut self, id: &str) -> Value {
+        let described = self.describe(id);
+        self.before.pop();
+        described
+    }
+
     fn describe(&self, id: &str) -> Value {
+        let state = self.before.last().map_or("Ready", String::as_str);
         let mut all = json!({ "id": id, "sandboxId": self.sandbox_id, "createdAt": rfc3339(self.created_at_ms),
-                              "status": { "state": "Ready", "lastTransitionAt": rfc3339(self.created_at_ms) } });
+                              "status": { "state": state, "lastTransitionAt": rfc3339(self.created_at_ms) } });
         if let Some(name) = &self.name {
             all["name"] = json!(name);
         }
