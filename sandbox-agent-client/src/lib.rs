@@ -10,6 +10,7 @@ mod agent_file;
 mod arrival;
 mod calls;
 mod error;
+mod exec;
 mod files;
 mod folder;
 mod folders;
@@ -24,6 +25,7 @@ mod unpack;
 
 pub use agent_file::find_agent;
 pub use calls::{TTL_MAX_S, attach_pty, create_pty, metrics, open_port, renew};
+pub use exec::{AgentWay, exec, is_broken};
 pub use files::{AgentFiles, READ_MAX_BYTES};
 pub use folder::random_hex;
 pub use folders::{receive_folder, send_folder};

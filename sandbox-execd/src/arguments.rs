@@ -12,8 +12,9 @@ const PORT: u16 = 44772;
 /// The name by which the program is the first process of a container.
 const BOOTSTRAP: &str = "bootstrap.sh";
 
-const USAGE: &str = "usage: execd [--port PORT | --listen ADDRESS:PORT] [--access-token TOKEN] [--port-file PATH], or, called \
-                     bootstrap.sh: bootstrap.sh PROGRAM [ARGUMENT...]";
+const USAGE: &str = "usage: execd [--port PORT | --listen ADDRESS:PORT] [--access-token TOKEN] [--port-file PATH]; or \
+                     execd --image, which writes an image for `docker import`; or, called bootstrap.sh: bootstrap.sh PROGRAM \
+                     [ARGUMENT...]";
 
 /// How to run.
 pub(crate) struct Arguments {
@@ -24,6 +25,8 @@ pub(crate) struct Arguments {
     pub(crate) token: Option<String>,
     /// The main process of the sandbox; empty: there is none.
     pub(crate) command: Vec<String>,
+    /// Writes the archive of an image instead of serving.
+    pub(crate) is_image: bool,
 }
 
 impl Arguments {
@@ -37,6 +40,7 @@ impl Arguments {
             port_file: None,
             token: std::env::var("EXECD_ACCESS_TOKEN").ok().filter(|token| !token.is_empty()),
             command: Vec::new(),
+            is_image: false,
         };
         if Path::new(&name).file_name().is_some_and(|name| name == BOOTSTRAP) {
             parsed.command = words.collect();
@@ -61,6 +65,7 @@ impl Arguments {
                     parsed.listen = value()?.parse().map_err(|_| format!("{word} must be ADDRESS:PORT"))?;
                 }
                 "access-token" => parsed.token = Some(value()?).filter(|token| !token.is_empty()),
+                "image" => parsed.is_image = true,
                 "port-file" => parsed.port_file = Some(value()?.into()),
                 _ => return Err(format!("{word} is not known; {USAGE}")),
             }

@@ -17,8 +17,10 @@ mod environment;
 mod execd;
 mod files;
 mod http;
+mod image;
 mod metrics;
 mod native;
+mod output;
 mod proxy;
 mod pty;
 mod server;
@@ -40,6 +42,15 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE_CODE);
         }
     };
+    if arguments.is_image {
+        return match image::write() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("execd: writing the image: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match run(arguments) {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
@@ -60,5 +71,6 @@ fn run(arguments: Arguments) -> Result<u8, String> {
     }
     let config = environment::config(&arguments.command);
     let settings = execd::Settings { port, token: arguments.token, envs_file: environment::envs_file() };
-    sandbox_agent::run_behind(config, move |agent| server::run(listener, agent, settings))
+    let has_main = !arguments.command.is_empty();
+    sandbox_agent::run_behind(config, move |agent| server::run(listener, agent, settings, has_main))
 }

@@ -7,7 +7,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use sandbox_agent::LocalAgent;
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use crate::execd::{Execd, Settings};
+use crate::{
+    execd::{Execd, Settings},
+    output,
+};
 
 /// Connections at once. Those in excess wait for their turn.
 const CONNECTIONS_MAX: usize = 4096;
@@ -18,8 +21,8 @@ const HEAD_WITHIN: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: out of descriptors is not over at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves for as long as the agent lives.
-pub(crate) async fn run(listener: std::net::TcpListener, agent: LocalAgent, settings: Settings) {
+/// Serves until the sandbox is over. With a main process its output is this process's own.
+pub(crate) async fn run(listener: std::net::TcpListener, agent: LocalAgent, settings: Settings, has_main: bool) {
     let opened = TcpListener::from_std(listener).map_err(|error| error.to_string());
     let connected = agent.connect().await.map_err(|error| error.to_string());
     let (listener, client) = match (opened, connected) {
@@ -29,7 +32,19 @@ pub(crate) async fn run(listener: std::net::TcpListener, agent: LocalAgent, sett
             return;
         }
     };
-    let execd = Execd::new(settings, agent, client);
+    let output = has_main.then(|| tokio::spawn(output::pass_on(client.clone())));
+    let execd = Execd::new(settings, agent.clone(), client);
+    tokio::select! {
+        () = accept(listener, execd) => {}
+        () = agent.over() => {}
+    }
+    if let Some(output) = output {
+        // It ends with the main process, behind its last words.
+        let _ = output.await;
+    }
+}
+
+async fn accept(listener: TcpListener, execd: Arc<Execd>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // Never closed.

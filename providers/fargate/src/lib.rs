@@ -17,7 +17,6 @@ mod definition;
 mod ending;
 mod endpoint;
 mod error;
-mod exec;
 mod files;
 mod info;
 mod jobs;

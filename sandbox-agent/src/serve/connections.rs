@@ -18,7 +18,7 @@ use rustix::{
 };
 use sandbox_protocol::{CloseReason, ReceivedDescriptors, ServerOptions, serve, serve_halves, serve_unix};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, DuplexStream},
     net::{TcpListener, TcpStream, UnixListener, UnixStream, unix::pipe},
     sync::{Mutex, mpsc, watch},
     task::JoinSet,
@@ -33,7 +33,7 @@ use super::{
 /// Clients at once: each can hold what its streams may hold.
 const CLIENTS_MAX: usize = 64;
 /// How long connections may take to close when everything has ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: out of descriptors is not over at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -64,6 +64,8 @@ pub(super) enum Connection {
     Tcp(TcpStream),
     Pipes(pipe::Receiver, pipe::Sender),
     Stream(Box<dyn Duplex>),
+    /// Of this process itself.
+    Own(DuplexStream),
 }
 
 /// Bytes in both directions, whatever carries them.
@@ -170,6 +172,7 @@ impl Connection {
                 serve_unix(stream, options, Arc::new(service), received).await
             }
             Self::Tcp(stream) => serve(stream, options, Arc::new(service)).await,
+            Self::Own(stream) => serve(stream, options, Arc::new(service)).await,
             Self::Stream(stream) => serve(stream, options, Arc::new(service)).await,
             Self::Pipes(read, write) => serve_halves(read, write, options, Arc::new(service)).await,
         }
@@ -197,6 +200,10 @@ pub(super) async fn run(source: Source, options: ServerOptions, agent: &Arc<Agen
                     connections.join_next().await;
                 }
                 match source.accept().await {
+                    // That of this process ends with it: it is not waited for.
+                    Ok(Some(connection @ Connection::Own(_))) => {
+                        tokio::spawn(client(connection, options.clone(), agent.clone(), clients.clone()));
+                    }
                     Ok(Some(connection)) => {
                         connections.spawn(client(connection, options.clone(), agent.clone(), clients.clone()));
                     }

@@ -31,8 +31,17 @@ impl LocalAgent {
     /// # Errors
     /// `InvalidState` when the sandbox is over.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<()> {
-        let sent = self.connections.send(Connection::Stream(Box::new(stream))).await;
+        self.send(Connection::Stream(Box::new(stream))).await
+    }
+
+    async fn send(&self, connection: Connection) -> Result<()> {
+        let sent = self.connections.send(connection).await;
         sent.map_err(|_| SandboxError::invalid_state("the sandbox is over"))
+    }
+
+    /// Resolves when the sandbox is over. What is still to be said is to be said within a second.
+    pub async fn over(&self) {
+        self.connections.closed().await;
     }
 
     /// A client within this process.
@@ -41,7 +50,7 @@ impl LocalAgent {
     /// As [`LocalAgent::serve`]; `Unavailable` when the agent ends meanwhile.
     pub async fn connect(&self) -> Result<Client> {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
-        self.serve(far).await?;
+        self.send(Connection::Own(far)).await?;
         Client::connect(near, ClientOptions::default()).await
     }
 }

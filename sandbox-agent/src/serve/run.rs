@@ -4,6 +4,7 @@ use std::{fs::File, io::Read, path::Path, sync::Arc, time::Duration};
 
 use sandbox_core::{ByteString, Env, Secret};
 use sandbox_protocol::ServerOptions;
+use tokio::task::JoinHandle;
 
 use super::{
     agent::{Agent, METHODS},
@@ -33,13 +34,14 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
     let mut config = read_config(&arguments.config)?;
     configure(&mut config);
     let peers = Peers { uids: config.peer_uids.clone(), outside_only: config.outside_peers_only };
-    let open = || {
-        Source::open(&arguments.endpoint, peers).map_err(|error| format!("the endpoint could not be opened: {error}"))
+    let open = || match Source::open(&arguments.endpoint, peers) {
+        Ok(source) => Ok((source, None)),
+        Err(error) => Err(format!("the endpoint could not be opened: {error}")),
     };
     serve(config, Own { oom_score, token }, open)
 }
 
-/// Serves clients that `front` lets in, and `front` beside them. Otherwise as [`run`], which says what the process must be.
+/// Serves clients that `front` lets in, and `front` beside them until the sandbox is over. Otherwise as [`run`], which says what the process must be.
 ///
 /// # Errors
 /// As [`run`].
@@ -49,8 +51,7 @@ where
 {
     let open = || {
         let (agent, source) = LocalAgent::new();
-        tokio::spawn(front(agent));
-        Ok(source)
+        Ok((source, Some(tokio::spawn(front(agent)))))
     };
     serve(config, Own { oom_score: protect()?, token: None }, open)
 }
@@ -65,8 +66,11 @@ fn protect() -> Result<Option<i16>, String> {
     init::protect().map_err(|error| format!("non-dumpable memory: {error}"))
 }
 
+/// Where clients come from, and what is in front of it.
+type Opened = (Source, Option<JoinHandle<()>>);
+
 /// `open` runs on the runtime.
-fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Source, String>) -> Result<u8, String> {
+fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Opened, String>) -> Result<u8, String> {
     if config.inherit_env {
         config.env = inherited_env().overridden_by(&config.env);
     }
@@ -94,7 +98,7 @@ fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Source
         .build()
         .map_err(|error| format!("the runtime could not be made: {error}"))?;
     let result = runtime.block_on(async {
-        let source = open()?;
+        let (source, front) = open()?;
         tokio::spawn(init::reap());
         tokio::spawn({
             let agent = agent.clone();
@@ -107,6 +111,10 @@ fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Source
         // While the client comes; a failure is told by the first command.
         let _ = agent.processes.prepare();
         connections::run(source, options, &agent).await;
+        if let Some(front) = front {
+            // One that stays does not hold the end up.
+            let _ = tokio::time::timeout(connections::LAST_WORDS, front).await;
+        }
         Ok(agent.entrypoint.exit_code())
     });
     // A file system that hangs holds nobody.
