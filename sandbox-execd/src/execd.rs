@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use hyper::{Method, StatusCode, header::HeaderValue};
+use hyper::{StatusCode, header::HeaderValue};
 use sandbox_agent::LocalAgent;
 use sandbox_core::ByteString;
 use sandbox_protocol::Client;
@@ -16,7 +16,7 @@ use crate::{
     command::Commands,
     environment, files, http,
     http::{Answer, Query, Refusal, Request, Response},
-    metrics, native, proxy,
+    native, proxy,
     pty::PtySession,
     session::Session,
 };
@@ -72,14 +72,14 @@ impl Execd {
     }
 
     pub(crate) async fn handle(self: Arc<Self>, request: Request) -> Response {
-        let path = request.uri().path().to_owned();
-        if let Some((port, rest)) = proxied(&path) {
-            return match port {
+        let mut path = request.uri().path().to_owned();
+        while let Some((port, rest)) = proxied(&path) {
+            match port {
                 // To itself it goes without a detour.
-                Some(port) if port == self.settings.port => self.own(request, &rest).await,
-                Some(port) => proxy::forward(request, port, &rest).await,
-                None => Refusal::bad("the port must be 1 to 65535").response(),
-            };
+                Some(port) if port == self.settings.port => path = rest,
+                Some(port) => return proxy::forward(request, port, &rest).await,
+                None => return Refusal::bad("the port must be 1 to 65535").response(),
+            }
         }
         self.own(request, &path).await
     }

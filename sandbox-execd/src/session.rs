@@ -153,7 +153,7 @@ impl Execd {
         }
     }
 
-    pub(crate) fn delete_session(&self, id: &str) -> Answer {
+    pub(crate) fn delete_session(self: &Arc<Self>, id: &str) -> Answer {
         let session = lock(&self.sessions).remove(id).ok_or_else(Refusal::no_context)?;
         if let Some(command) = lock(&session.running).take() {
             self.kill_in_background(command);

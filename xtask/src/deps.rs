@@ -46,7 +46,9 @@ fn allowed(package: &str) -> &'static [&'static str] {
             "sandbox-provider-docker",
             "sandbox-provider-fargate",
             "sandbox-provider-local",
+            "sandbox-provider-opensandbox",
             "fargate-double",
+            "opensandbox-double",
         ],
         "xtask" => &[],
         // It starts the agent itself, so it shares the agent's types of the launch.

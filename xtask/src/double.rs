@@ -129,6 +129,7 @@ fn opensandbox() -> Result<Backend> {
         config: json!({
             "connection": { "domain": address, "api_key": KEY, "use_server_proxy": true },
             "create": { "default_image": "double", "connect_poll_s": 0.2 },
+            "operations": { "native": "required" },
         }),
         environment: vec![("OPENSANDBOX_EXECD", execd.into())],
         _double: Some(double),

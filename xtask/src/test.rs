@@ -26,8 +26,7 @@ const FROM_PYPI: [(&str, &[&str], &str, &str); 4] = [
     ("cepheus", &["cepheus-engine==1.1.1"], "SANDBOX_TEST_CEPHEUS", "cepheus"),
     ("daytona", &["daytona==0.226.1"], "SANDBOX_TEST_DAYTONA_PYTHON", "python"),
     python::MOTO,
-    // The official client of the same release is beside its server.
-    ("opensandbox", &["opensandbox-server==1.1.1", "opensandbox==1.1.1"], "OPENSANDBOX_SERVER", "opensandbox-server"),
+    python::OPENSANDBOX,
 ];
 
 /// The same from npm. The parts of Prism are named too, because it takes any later ones, which need a Node.js that Debian

@@ -23,7 +23,7 @@ use outcome::Told;
 use table::{Command, End};
 
 pub(crate) use events::{Events, Form, Stream, now_ms};
-pub(crate) use order::{folder, user};
+pub(crate) use order::folder;
 pub(crate) use outcome::told;
 pub(crate) use table::Commands;
 

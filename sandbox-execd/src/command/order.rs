@@ -38,7 +38,7 @@ pub(super) struct Prepared {
 }
 
 /// As whom: uid and gid, or the daemon's own.
-pub(crate) fn user(uid: Option<u32>, gid: Option<u32>) -> Result<Option<String>, Refusal> {
+fn user(uid: Option<u32>, gid: Option<u32>) -> Result<Option<String>, Refusal> {
     match (uid, gid) {
         (None, Some(_)) => Err(Refusal::bad("gid needs uid")),
         (None, None) => Ok(None),

@@ -189,10 +189,13 @@ pub(crate) fn lives(pid: &str) -> bool {
 
 /// The next message that is no ping.
 pub(crate) async fn message(socket: &mut Socket) -> Message {
-    loop {
-        match soon(socket.next()).await.expect("the socket is open").expect("a message") {
-            Message::Ping(_) | Message::Pong(_) => {}
-            message => return message,
+    soon(async {
+        loop {
+            match socket.next().await.expect("the socket is open").expect("a message") {
+                Message::Ping(_) | Message::Pong(_) => {}
+                message => return message,
+            }
         }
-    }
+    })
+    .await
 }

@@ -41,7 +41,9 @@ async fn order(socket: &mut Socket, order: Value) {
 async fn a_terminal_takes_input_sizes_and_signals_and_tells_its_end() {
     let daemon = Daemon::start();
     let folder = daemon.path("made");
-    let id = create(&daemon, json!({ "cwd": folder })).await;
+    let script =
+        "read go; stty size; pwd; trap 'echo caught' INT; sleep 1000 & echo ready; wait; read code; exit $code";
+    let id = create(&daemon, json!({ "cwd": folder, "command": script })).await;
     assert_eq!(daemon.get(&format!("/pty/{id}")).await.json()["running"], false);
     let mut socket = daemon.socket(&format!("/pty/{id}/ws")).await.unwrap();
     let connected = words(&message(&mut socket).await);
@@ -50,13 +52,13 @@ async fn a_terminal_takes_input_sizes_and_signals_and_tells_its_end() {
         (&json!("connected"), &json!("pty"), &json!(id))
     );
     order(&mut socket, json!({ "type": "resize", "cols": 101, "rows": 33 })).await;
-    say(&mut socket, "stty size; pwd; sleep 1000\n").await;
-    read_until(&mut socket, 1, &format!("33 101\r\n{folder}")).await;
+    say(&mut socket, "go\n").await;
+    read_until(&mut socket, 1, &format!("33 101\r\n{folder}\r\nready")).await;
     order(&mut socket, json!({ "type": "signal", "signal": "SIGINT" })).await;
+    read_until(&mut socket, 1, "caught").await;
     order(&mut socket, json!({ "type": "ping" })).await;
     order(&mut socket, json!({ "type": "what" })).await;
-    say(&mut socket, "\x03").await;
-    say(&mut socket, "exit 9\n").await;
+    say(&mut socket, "9\n").await;
     let mut told = Vec::new();
     loop {
         match message(&mut socket).await {
@@ -75,8 +77,8 @@ async fn a_terminal_takes_input_sizes_and_signals_and_tells_its_end() {
     assert!(status["running"] == false && status["output_offset"].as_u64() > Some(0), "{status}");
     // As with execd, one that has ended begins again.
     let mut again = daemon.socket(&format!("/pty/{id}/ws")).await.unwrap();
-    say(&mut again, "echo a$((1+1))b\n").await;
-    read_until(&mut again, 1, "a2b").await;
+    say(&mut again, "go\n").await;
+    read_until(&mut again, 1, "ready").await;
     assert_eq!(daemon.call("DELETE", &format!("/pty/{id}"), "").await.status, 200);
     assert_eq!(daemon.get(&format!("/pty/{id}")).await.refusal(), (404, "CONTEXT_NOT_FOUND".to_owned()));
     assert_eq!(daemon.socket(&format!("/pty/{id}/ws")).await.err(), Some(404));
@@ -86,11 +88,11 @@ async fn a_terminal_takes_input_sizes_and_signals_and_tells_its_end() {
 #[tokio::test]
 async fn a_session_is_one_clients_and_what_was_shown_is_replayed_to_the_next() {
     let daemon = Daemon::start();
-    let id = create(&daemon, json!({ "command": "printf abcdef; printf ghi >&2; cat" })).await;
+    let id = create(&daemon, json!({ "command": "printf abcdefghi; cat" })).await;
     let path = format!("/pty/{id}/ws?pty=0");
     let mut first = daemon.socket(&path).await.unwrap();
-    read_until(&mut first, 1, "abcdef").await;
-    eventually(async || (daemon.get(&format!("/pty/{id}")).await.json()["output_offset"] == 9).then_some(())).await;
+    read_until(&mut first, 1, "abcdefghi").await;
+    assert_eq!(daemon.get(&format!("/pty/{id}")).await.json()["output_offset"], 9);
     assert_eq!(daemon.socket(&path).await.err(), Some(409));
     let mut second = daemon.socket(&format!("{path}&since=4&takeover=1")).await.unwrap();
     let Message::Binary(replay) = message(&mut second).await else { panic!("no replay") };

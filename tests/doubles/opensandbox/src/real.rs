@@ -100,7 +100,8 @@ impl RealServer {
         Ok(this)
     }
 
-    fn socket(&self) -> String {
+    /// The address of its engine.
+    pub fn socket(&self) -> String {
         format!("unix://{}", self.folder.join("docker.sock").display())
     }
 
