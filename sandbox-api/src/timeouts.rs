@@ -26,7 +26,7 @@ pub struct ControlTimeouts {
     pub status: Duration,
     /// Asking for the URL of a port, writing a descriptor, renewing. Default 30 s.
     pub query: Duration,
-    /// Pausing and resuming; a backend may write all memory to disk. Default 300 s.
+    /// Pausing and resuming, and keeping a state; a backend may write all memory to disk. Default 300 s.
     pub pause: Duration,
     /// Finding a sandbox of another process. Default 60 s.
     pub connect: Duration,

@@ -129,6 +129,7 @@ fn dispatch(app: &App, command: Command) -> Result<u8, Failure> {
         Command::Resume(args) => sandbox::lifecycle::resume(app, &args),
         Command::Renew(args) => sandbox::lifecycle::renew(app, &args),
         Command::Stats(args) => sandbox::stats::run(app, &args),
+        Command::Snapshot(command) => commands::snapshot::run(app, &command),
         Command::Gc(args) => sandbox::gc::run(app, &args),
         Command::Providers(command) => commands::providers::run(app, command),
         Command::Plugin(command) => commands::plugin::run(app, command),

@@ -74,6 +74,9 @@ pub(crate) enum Command {
     Renew(sandbox::lifecycle::RenewArgs),
     /// Show what sandboxes use
     Stats(sandbox::stats::StatsArgs),
+    /// Keep states of sandboxes
+    #[command(subcommand)]
+    Snapshot(commands::snapshot::SnapshotCommand),
     /// Remove what was left behind
     Gc(sandbox::gc::GcArgs),
     /// Look at the providers

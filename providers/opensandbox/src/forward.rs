@@ -198,7 +198,9 @@ async fn carry(mut inside: PtyStream, early: Bytes, sink: SessionSink<PortEvent>
             () = sink.closed() => return,
         };
         match event {
-            Ok(Some(PtyEvent::Output(bytes))) => sink.send(PortEvent::Data(bytes)).await,
+            Ok(Some(PtyEvent::Output(bytes))) => {
+                sink.send(PortEvent::Data(bytes)).await;
+            }
             Ok(Some(PtyEvent::Gap(bytes))) => {
                 sink.fail(SandboxError::lost(format!("{bytes} bytes of it are lost"), sandbox_core::Admitted::Yes))
                     .await;
@@ -214,7 +216,7 @@ async fn carry(mut inside: PtyStream, early: Bytes, sink: SessionSink<PortEvent>
                 sink.fail(error).await;
                 return;
             }
-        };
+        }
     }
 }
 

@@ -118,9 +118,12 @@ impl Http {
                 let text = std::fs::read(file).map_err(|error| {
                     SandboxError::io(file, error).with_field("connection.ca_file").with_provider(NAME)
                 })?;
-                reqwest::Certificate::from_pem_bundle(&text).map_err(|error| {
-                    SandboxError::invalid_input("connection.ca_file", "holds no certificates (PEM)").with_source(error)
-                })?
+                let none = || SandboxError::invalid_input("connection.ca_file", "holds no certificates (PEM)");
+                let found = reqwest::Certificate::from_pem_bundle(&text).map_err(|error| none().with_source(error))?;
+                if found.is_empty() {
+                    return Err(none());
+                }
+                found
             }
         };
         builder = match (config.origin()?.protocol, config.on_unverified()) {

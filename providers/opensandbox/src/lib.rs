@@ -38,7 +38,7 @@ mod websocket;
 pub use config::{
     AttributionConfig, ConnectionConfig, CreateConfig, ImagePullPolicy, NativeSetting, NetworkingConfig, OnUnverified,
     OpenSandboxConfig, OperationsConfig, OutputDialectSetting, ProbeConfig, Protocol, RuntimeRequirementsConfig,
-    SharedStorageConfig,
+    SharedStorageConfig, TransportBackend,
 };
 pub use provider::OpenSandboxProvider;
 

@@ -1,6 +1,8 @@
 use std::sync::PoisonError;
 
-use sandbox_core::{Capability, Owner, Result, SandboxEndpoint, SandboxError, SandboxIdentity, SandboxStatus};
+use sandbox_core::{
+    Capability, Owner, Result, SandboxEndpoint, SandboxError, SandboxIdentity, SandboxStatus, Snapshot,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -182,6 +184,21 @@ impl AsyncSandbox {
         let expires_at_ms = self.call("renew", self.timeouts.query, provider.renew(&live.handle, ttl_s)).await?;
         self.cell.update(|live| live.expires_at = ttl.ttl().map(|ttl| asked_at + ttl));
         Ok(expires_at_ms)
+    }
+
+    /// Keeps the state of the sandbox under a name. The id of what is made is an image of new sandboxes.
+    ///
+    /// # Errors
+    /// `InvalidState` when it is not started; `InvalidInput` for a blank name; `Unsupported`; `TimedOut` (a limit of
+    /// [`ControlTimeouts::pause`](crate::ControlTimeouts::pause)); the provider's.
+    pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot> {
+        let live = self.cell.live()?;
+        if name.trim().is_empty() {
+            return Err(SandboxError::invalid_input("name", "must not be blank"));
+        }
+        let provider = checks::require(self.provider.name(), self.provider.as_snapshots(), Capability::Snapshots)?;
+        let made = provider.create_snapshot(&live.handle, name.to_owned());
+        self.call("create_snapshot", self.timeouts.pause, made).await
     }
 
     /// Sets the user of later commands that name none: `NAME`, `UID`, `UID:GID` or `NAME:GROUP`; none: the sandbox's

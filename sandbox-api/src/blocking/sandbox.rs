@@ -3,7 +3,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use sandbox_core::{
     ByteString, DirEntry, ExecExit, ExecRequest, FileStat, JobInfo, JobOffsets, ProviderInfo, ReadRange, Result,
     SandboxEndpoint, SandboxExecResult, SandboxHandle, SandboxMetrics, SandboxProvider, SandboxSpec, SandboxStatus,
-    WriteOptions, bytes::Bytes,
+    Snapshot, WriteOptions, bytes::Bytes,
 };
 use serde_json::Value;
 
@@ -280,6 +280,7 @@ mirrored! {
     pause() -> ();
     resume() -> ();
     renew(ttl_s: f64) -> u64;
+    create_snapshot(name: &str) -> Snapshot;
     start_job(request: ExecRequest) -> JobInfo;
     jobs() -> Vec<JobInfo>;
     signal_job(job_id: &str, signal: i32, tree: bool) -> ();

@@ -8,4 +8,5 @@ pub(crate) mod plugin;
 pub(crate) mod providers;
 pub(crate) mod run;
 pub(crate) mod sandbox;
+pub(crate) mod snapshot;
 pub(crate) mod version;

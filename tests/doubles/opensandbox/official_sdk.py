@@ -193,9 +193,9 @@ async def files(sandbox):
     same(await files.read_file("/work/metadata"), "[o]ne\ntw[o]\nthree\n", "what was replaced")
     await files.replace_contents([ContentReplaceEntry(path="/work/metadata", old_content="[o]", new_content="0")])
     same(await files.read_file("/work/metadata"), "0ne\ntw0\nthree\n", "and again")
-    await files.set_permissions([SetPermissionEntry(path="/work/metadata", mode=4755, owner="worker", group="root")])
+    await files.set_permissions([SetPermissionEntry(path="/work/metadata", mode=751, owner="worker", group="root")])
     one = (await files.get_file_info(["/work/metadata"]))["/work/metadata"]
-    same((one.mode, one.owner, one.group), (4755, "worker", "root"), "rights")
+    same((one.mode, one.owner, one.group), (751, "worker", "root"), "rights")
     await files.create_directories([WriteEntry(path="/work/new/deep", mode=711, owner="worker", group="worker")])
     same((await run("stat -c '%a %U' /work/new/deep")).text, "711 worker", "a new folder")
     await files.move_files([MoveEntry(src="/work/metadata", dest="/work/new/moved")])
@@ -254,7 +254,7 @@ async def terminal(sandbox):
             assert b"31 97" in seen and b"/tmp/of the terminal" in seen, seen
         described = (await client.get(f"/pty/{session}")).json()
         same((described["running"], described["output_offset"] >= len(seen)), (True, True), "a session that was left")
-        async with websockets.connect(url + "0", additional_headers=headers) as socket:
+        async with websockets.connect(url + "0&takeover=1", additional_headers=headers) as socket:
             await read(socket, holds(b"sum-42"))
             await socket.send(b"\x00" + b"exit 9\n")
             frames = []

@@ -44,6 +44,18 @@ pub struct ConnectionConfig {
     pub ca_file: Option<String>,
     /// What the daemons inside want to be told, where they are set up so. Default: none.
     pub execd_access_token: Option<Secret>,
+    /// Which client of the model's is meant. There is one here, which does what both do: it is checked, and means nothing.
+    pub transport_backend: Option<TransportBackend>,
+}
+
+/// A client of the model's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransportBackend {
+    /// The one that is shared by a process.
+    Aiohttp,
+    /// The one with a pool of its own.
+    Httpx,
 }
 
 /// How the server is spoken to.
@@ -92,6 +104,7 @@ impl Default for ConnectionConfig {
             tls_verify: true,
             ca_file: None,
             execd_access_token: None,
+            transport_backend: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{fmt::Display, time::Duration};
 use sandbox_core::{Result, SandboxError};
 use serde::Deserialize;
 
-pub use connection::{ConnectionConfig, OnUnverified, Protocol};
+pub use connection::{ConnectionConfig, OnUnverified, Protocol, TransportBackend};
 pub use create::{CreateConfig, ImagePullPolicy, ProbeConfig};
 pub use extras::{AttributionConfig, NetworkingConfig, RuntimeRequirementsConfig, SharedStorageConfig};
 pub use operations::{NativeSetting, OperationsConfig, OutputDialectSetting};

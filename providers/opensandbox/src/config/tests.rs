@@ -23,6 +23,7 @@ fn every_bad_value_is_refused_with_its_key() {
         ("connection.max_keepalive_connections", json!(10_001)),
         ("connection.connect_retries", json!(101)),
         ("connection.ca_file", json!("rel.pem")),
+        ("connection.transport_backend", json!("curl")),
         ("create.retries", json!(101)),
         ("create.retry_delay_s", json!(-0.1)),
         ("create.retry_max_delay_s", json!(1e9)),
@@ -88,6 +89,34 @@ fn defaults_are_those_of_the_model_but_certificates_are_checked() {
     assert_eq!((operations.close_timeout_s, operations.pause_resume_timeout_s), (30.0, 600.0));
     assert_eq!((operations.background_poll_initial_s, operations.background_poll_interval_s), (0.25, 2.0));
     assert_eq!((operations.background_exec, operations.status_poll_timeout_s), (false, 10.0));
+}
+
+#[test]
+fn every_section_of_the_model_is_taken_as_it_writes_it() {
+    let model = json!({
+        "connection": { "domain": "opensandbox.example:80/prefix", "api_key": "k", "protocol": "http",
+            "request_timeout_s": 300, "use_server_proxy": true, "transport_backend": "aiohttp", "keepalive_expiry_s": 3.0,
+            "max_connections": 100, "max_keepalive_connections": 20, "connect_retries": 2,
+            "disable_connection_pooling": false, "tls_verify": false },
+        "create": { "timeout_s": 1500, "request_timeout_s": 1200, "retries": 10, "retry_delay_s": 5,
+            "retry_max_delay_s": 90, "image_pull_policy": "IfNotPresent", "skip_health_check": true,
+            "connect_attempt_timeout_s": 1500, "connect_poll_s": 2, "renew_interval_s": 600 },
+        "probe": { "command": "printf x", "expected_stdout": "x", "timeout_s": 60, "deadline_s": 180, "stable_count": 2,
+            "stable_delay_s": 1.0, "user": "root" },
+        "operations": { "retries": 5, "retry_delay_s": 1, "retry_max_delay_s": 45, "command_retries": 0,
+            "close_timeout_s": 30, "pause_resume_timeout_s": 1500, "background_exec": true,
+            "background_poll_initial_s": 0.5, "background_poll_interval_s": 30, "status_poll_timeout_s": 10 },
+        "attribution": { "enabled": true, "team": "t", "user": "u", "workload": "w", "run": "r",
+            "key_prefix": "nemo-gym.nvidia.com/" },
+        "networking": { "enabled": true, "loopback_forwarding": true, "python_executable": "python3",
+            "setup_command": "true" },
+        "shared_storage": { "host_path": "/srv", "metadata": { "a": "b" } },
+        "runtime_requirements": { "capability_probes": { "SYS_PTRACE": "true" },
+            "capability_metadata": { "SYS_PTRACE": { "a": "b" } }, "shm_size_metadata_key": "shm" },
+    });
+    let config: OpenSandboxConfig = from_json(model, "config").unwrap();
+    config.validate().unwrap();
+    assert_eq!(config.attribution.key("run"), "nemo-gym.nvidia.com/run");
 }
 
 #[test]

@@ -79,7 +79,8 @@ impl Pty for OpenSandboxProvider {
             body["cwd"] = json!(cwd);
         }
         let call = daemon.call(Method::POST, "/pty").json(&body);
-        let answer = match daemon.ask(&call, Operation::Once).await {
+        // Nothing runs before somebody connects: a second one does no harm.
+        let answer = match daemon.ask(&call, Operation::Idempotent).await {
             Ok(answer) => answer,
             Err(failure) => return Err(daemon.explain(failure, "opening a terminal session").await),
         };

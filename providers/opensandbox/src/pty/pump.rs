@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{Message, protocol::frame::coding::CloseCode
 
 use super::{
     control::{Shared as SessionShared, resize},
-    socket::{Attach, Connected, Socket, dial},
+    socket::{Attach, Connected, dial},
 };
 use crate::{error::NAME, shared::Shared};
 

@@ -141,6 +141,34 @@ async fn f04_a_stream_that_falls_silent_is_lost_a_while_after_its_limit_and_no_t
 }
 
 #[tokio::test]
+async fn the_end_of_a_command_is_its_last_event_and_not_that_of_the_answer() {
+    let world = World::new(json!({})).await;
+    let handle = world.sandbox().await;
+    // All of it comes, and the connection stays open behind it.
+    world.control.faults().plan("POST", "/command", Fault::Stall(1 << 20), 5);
+    let started = std::time::Instant::now();
+    for code in 0..5 {
+        let result = world.run(&handle, ExecRequest::shell(format!("exit {code}"))).await.unwrap();
+        assert_eq!(*result.outcome(), ExecOutcome::Exited(code));
+    }
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    world.control.end().await;
+}
+
+#[tokio::test]
+async fn a_user_has_a_home_of_his_own_unless_the_spec_says_another() {
+    let world = World::new(json!({})).await;
+    let handle = world.sandbox().await;
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let home = passwd.lines().find_map(|line| line.strip_prefix("nobody:")?.split(':').nth(4)).unwrap();
+    let request = || ExecRequest::shell("echo $HOME").with_user("nobody");
+    assert_eq!(world.run(&handle, request()).await.unwrap().stdout_text().trim(), home);
+    let own = request().with_env("HOME", "/of/the/command");
+    assert_eq!(world.run(&handle, own).await.unwrap().stdout_text().trim(), "/of/the/command");
+    world.control.end().await;
+}
+
+#[tokio::test]
 async fn somebody_elses_page_is_no_result() {
     let world = World::new(json!({})).await;
     let handle = world.sandbox().await;

@@ -21,7 +21,6 @@ async fn one_try_of_a_create_takes_no_longer_than_is_set_and_leaves_nothing() {
     let started = Instant::now();
     let error = soon(world.provider.create(SandboxSpec::default())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
-    assert!(error.is_retryable(), "the caller may try again: {error:?}");
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     assert_eq!(world.creates(), 2, "one repetition");
     eventually(|| world.control.ids().is_empty()).await;
@@ -30,7 +29,7 @@ async fn one_try_of_a_create_takes_no_longer_than_is_set_and_leaves_nothing() {
 
 #[tokio::test]
 async fn the_answer_to_a_create_is_waited_for_as_long_as_is_set_and_what_it_made_is_found() {
-    let world = World::new(json!({ "create": { "request_timeout_s": 0.4 } })).await;
+    let world = World::new(json!({ "create": { "request_timeout_s": 2.0 } })).await;
     // It is made at once, and its answer stops half-way.
     world.control.faults().plan("POST", "/v1/sandboxes", Fault::Stall(5), 1);
     let handle = world.sandbox().await;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod cli;
 mod connection;
 mod create;
 mod exec;

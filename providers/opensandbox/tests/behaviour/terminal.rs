@@ -181,7 +181,9 @@ async fn a_session_is_connected_to_again_while_that_may_help_and_deleted_where_i
     let handle = world.sandbox().await;
     let execd = world.execd(&handle);
     // The name that it gets is not lost by a server that is busy.
-    world.control.faults().plan("POST", "/proxy/44772/pty", Fault::error(502, "BACKEND_CONNECTION_FAILED"), 1);
+    for fault in [Fault::error(502, "BACKEND_CONNECTION_FAILED"), Fault::html(503), Fault::Drop] {
+        world.control.faults().plan("POST", "/proxy/44772/pty", fault, 1);
+    }
     for fault in [Fault::error(502, "BACKEND_CONNECTION_FAILED"), Fault::html(503), Fault::Drop] {
         world.control.faults().plan("GET", "/ws", fault, 1);
     }

@@ -28,6 +28,9 @@ pub(crate) struct GcArgs {
     /// Only with this label; may be repeated
     #[arg(short = 'l', long, value_name = "KEY=VALUE", value_parser = values::pair)]
     label: Vec<(String, String)>,
+    /// Only what this user made
+    #[arg(long, value_name = "USER")]
+    owner: Option<String>,
     /// Only what is older
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     older: Option<f64>,
@@ -58,7 +61,7 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Result<u8, Failure> {
     runtime::block_on_until_signal(async {
         for name in &names {
             let mine: Vec<_> = abandoned.iter().filter(|reservation| reservation.provider == *name).collect();
-            match sweep(&finder, name, filter.clone(), &mine, args.dry_run).await {
+            match sweep(&finder, name, &filter, args.owner.as_deref(), &mine, args.dry_run).await {
                 Ok(report) => reports.push((name.clone(), report)),
                 Err(failure) => {
                     is_clean = false;
@@ -96,7 +99,8 @@ fn lines(name: &str, report: &SweepReport, is_dry: bool) -> String {
 async fn sweep(
     finder: &Finder,
     name: &str,
-    filter: ListFilter,
+    filter: &ListFilter,
+    owner: Option<&str>,
     abandoned: &[&Reservation],
     is_dry: bool,
 ) -> Result<SweepReport, Failure> {
@@ -105,12 +109,15 @@ async fn sweep(
         return Err(Failure::failed("unsupported", format!("provider {name} cannot list what was left behind")));
     };
     let swept = async {
+        if let Some(owner) = owner {
+            return sweep_of(&*provider, filter, owner, is_dry).await;
+        }
         let mut report = list.sweep(filter.clone(), is_dry).await?;
         // Networks and volumes of stacks go behind their sandboxes.
-        let more = sweep_stacks(&provider, &filter, &report.removed, is_dry).await?;
+        let more = sweep_stacks(&provider, filter, &report.removed, is_dry).await?;
         report.removed.extend(more.removed);
         report.failed.extend(more.failed);
-        if filter == ListFilter::default() {
+        if *filter == ListFilter::default() {
             remove_abandoned(finder, &*provider, abandoned, &mut report, is_dry).await?;
         }
         Ok(report)
@@ -118,6 +125,32 @@ async fn sweep(
     let report = swept.await.map_err(|error: SandboxError| Failure::of_command(&error));
     let _ = provider.aclose().await;
     report
+}
+
+/// The same for what one user made: providers know no such filter, so that what they would take is looked through.
+async fn sweep_of(
+    provider: &dyn SandboxProvider,
+    filter: &ListFilter,
+    owner: &str,
+    is_dry: bool,
+) -> sandbox_core::Result<SweepReport> {
+    let mut report = SweepReport::default();
+    let Some(list) = provider.as_list_sweep() else { return Ok(report) };
+    let records = list.list(filter.clone()).await?;
+    let stale = list.sweep(filter.clone(), true).await?.removed;
+    let is_his = |record: &&SandboxRecord| {
+        let user = record.identity.as_ref().and_then(|identity| identity.attribution.get("user"));
+        user.is_some_and(|user| user == owner) && stale.contains(&record.handle.sandbox_id)
+    };
+    for record in records.iter().filter(is_his) {
+        let id = record.handle.sandbox_id.clone();
+        match if is_dry { Ok(()) } else { provider.close(&record.handle).await } {
+            Ok(()) => report.removed.push(id),
+            Err(error) => report.failed.push((id, error.to_string())),
+        }
+    }
+    report.removed.sort_unstable();
+    Ok(report)
 }
 
 /// Removes what a program was making that was killed before it had written it down: nobody was told of it.

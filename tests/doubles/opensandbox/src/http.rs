@@ -131,14 +131,6 @@ pub(crate) fn failure(status: u16, code: &str, message: impl AsRef<str>) -> Resp
     json(status, &serde_json::json!({ "code": code, "message": message.as_ref() }))
 }
 
-/// A body that comes in pieces, and the sender of the pieces. An error in place of a piece cuts the connection.
-pub(crate) fn streamed(kind: &str) -> (mpsc::Sender<io::Result<Bytes>>, Response) {
-    let (sender, receiver) = mpsc::channel(4);
-    let mut response = hyper::Response::new(body_of(receiver));
-    response.headers_mut().insert(CONTENT_TYPE, kind.parse().expect("a type of ours"));
-    (sender, response)
-}
-
 /// A body of the pieces that come.
 pub(crate) fn body_of(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
     StreamBody::new(pieces(receiver)).boxed_unsync()

@@ -204,7 +204,7 @@ impl RealServer {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("official_sdk.py");
         let (path, out, err) = self.log("client.log")?;
         let mut client = Command::new(python);
-        client.arg(script).args([&self.address, &self.key, BASE_IMAGE]);
+        client.arg(script).args([self.address.as_str(), self.key.as_str(), BASE_IMAGE]);
         client.arg(if use_server_proxy { "proxy" } else { "direct" });
         let mut client = client.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
         let end = Instant::now() + CLIENT_WITHIN;
