@@ -7,6 +7,7 @@ use sandbox_agent_client::AgentFiles;
 use sandbox_core::{
     ByteString, DirEntry, FileStat, Files, ReadRange, Result, SandboxHandle, WriteOptions, async_trait,
 };
+use sandbox_protocol::Client;
 
 use super::{Native, absolute};
 use crate::{provider::OpenSandboxProvider, state::State};
@@ -35,7 +36,12 @@ impl Files for OpenSandboxProvider {
     ) -> Result<()> {
         let (agent, state) = self.files_of(handle).await?;
         options.owner = options.owner.or_else(|| state.user.clone());
-        agent.ask(async |client| AgentFiles(&client).write(absolute(&state, &path), data, options).await).await
+        let path = absolute(&state, &path);
+        let work = async |client| {
+            make_parents(&client, &path, &state).await?;
+            AgentFiles(&client).write(path, data, options).await
+        };
+        agent.ask(work).await
     }
 
     async fn list_dir(&self, handle: &SandboxHandle, path: ByteString) -> Result<Vec<DirEntry>> {
@@ -71,11 +77,24 @@ impl Files for OpenSandboxProvider {
     }
 }
 
+/// Makes what is missing above a file. The agent does so for its own user; here it is the sandbox's.
+async fn make_parents(client: &Client, path: &ByteString, state: &State) -> Result<()> {
+    let slash = path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    if state.user.is_none() || slash == 0 || slash + 1 == path.len() {
+        return Ok(());
+    }
+    AgentFiles(client).make_dir_for(ByteString::new(&path.as_bytes()[..slash]), state.user.clone()).await
+}
+
 impl Native {
     /// Copies a file of this host into the sandbox.
     pub(crate) async fn upload(&self, state: &State, local: &Path, remote: &ByteString) -> Result<()> {
         let (path, owner) = (absolute(state, remote), state.user.clone());
-        self.ask(async |client| AgentFiles(&client).upload_file_for(local, path, owner).await).await
+        let work = async |client| {
+            make_parents(&client, &path, state).await?;
+            AgentFiles(&client).upload_file_for(local, path, owner).await
+        };
+        self.ask(work).await
     }
 
     /// Copies a regular file out of the sandbox.

@@ -13,7 +13,7 @@ use super::{
     control::{Shared as SessionShared, resize},
     socket::{Attach, Connected, dial},
 };
-use crate::{error::NAME, shared::Shared};
+use crate::{error::NAME, shared::Shared, websocket::Socket};
 
 /// The daemon asks every 30 s whether we are there; one that is silent for so long is not there itself.
 const SILENT_FOR: Duration = Duration::from_secs(75);
