@@ -12,7 +12,7 @@ use bytes::Bytes;
 use sandbox_core::{ByteString, DirEntry, ErrorKind, FileStat, ReadRange, Result, SandboxError, WriteOptions};
 use sandbox_protocol::{
     Body, Client,
-    methods::{self, BytesMoved, FileList, FilePath, FileRead, FileRemove, FileWrite, Nothing, TarIn},
+    methods::{self, BytesMoved, FileList, FilePath, FileRead, FileRemove, FileWrite, MakeDir, Nothing, TarIn},
 };
 
 use crate::{
@@ -93,7 +93,18 @@ impl AgentFiles<'_> {
     /// # Errors
     /// Those of the contract.
     pub async fn make_dir(&self, path: ByteString) -> Result<()> {
-        self.0.call::<Nothing>(methods::FILE_MAKE_DIR, &FilePath { path }).await.map(drop)
+        self.make_dir_for(path, None).await
+    }
+
+    /// The same for an owner, in the forms of a user; none: the agent's own default.
+    ///
+    /// # Errors
+    /// As there; `Unsupported` where the agent is too old to give folders an owner.
+    pub async fn make_dir_for(&self, path: ByteString, owner: Option<String>) -> Result<()> {
+        if owner.is_some() {
+            self.0.peer().require(methods::FEATURE_MAKE_DIR_OWNER)?;
+        }
+        self.0.call::<Nothing>(methods::FILE_MAKE_DIR, &MakeDir { path, owner }).await.map(drop)
     }
 
     /// Copies a file of this host into the sandbox, by the kernel where the connection passes descriptors.
@@ -101,8 +112,16 @@ impl AgentFiles<'_> {
     /// # Errors
     /// Those of the contract.
     pub async fn upload_file(&self, local: &Path, remote: ByteString) -> Result<()> {
+        self.upload_file_for(local, remote, None).await
+    }
+
+    /// The same for an owner, in the forms of a user; none: the agent's own default.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn upload_file_for(&self, local: &Path, remote: ByteString, owner: Option<String>) -> Result<()> {
         let source = open_source(local).await?;
-        let options = WriteOptions { mode: Some(source.mode), ..WriteOptions::default() };
+        let options = WriteOptions { mode: Some(source.mode), owner };
         if let Some(moved) = passed::upload(self.0, &source, &remote, &options).await {
             return moved;
         }
@@ -133,9 +152,17 @@ impl AgentFiles<'_> {
     /// # Errors
     /// Those of the contract.
     pub async fn upload_dir(&self, local: &Path, remote: ByteString) -> Result<()> {
+        self.upload_dir_for(local, remote, None).await
+    }
+
+    /// The same for an owner, in the forms of a user; none: the agent's own default.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn upload_dir_for(&self, local: &Path, remote: ByteString, owner: Option<String>) -> Result<()> {
         let (sender, body) = Body::channel();
         let packing = folders::send_folder(local.to_owned(), sender);
-        let request = TarIn { path: remote, owner: None };
+        let request = TarIn { path: remote, owner };
         let call = self.0.call_with_body::<BytesMoved>(methods::FILE_TAR_IN, &request, body);
         // The call tells what went wrong on either side.
         let (moved, packed) = tokio::join!(call, packing);

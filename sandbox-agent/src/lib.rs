@@ -39,6 +39,6 @@ pub use launcher::{Launched, Launcher, Prepared};
 pub use relay::relay;
 pub use report::{IdMap, Landlock, LaunchStatus, Report};
 pub use serve::{
-    CommandLimits, ConfigSource, Endpoint, Entrypoint, SERVE_VARIABLE, ServeArguments, ServeConfig, ServeConfigError,
-    TokenSource, run as run_serve, run_inherited as run_serve_inherited,
+    CommandLimits, ConfigSource, Endpoint, Entrypoint, LocalAgent, SERVE_VARIABLE, ServeArguments, ServeConfig,
+    ServeConfigError, TokenSource, run as run_serve, run_behind, run_inherited as run_serve_inherited,
 };

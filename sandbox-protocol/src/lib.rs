@@ -75,6 +75,8 @@ mod serve;
 mod server_stream;
 mod service;
 mod state;
+#[cfg(feature = "websocket")]
+mod websocket;
 mod wire_error;
 mod write;
 
@@ -90,3 +92,5 @@ pub use read::FrameReader;
 pub use serve::{serve, serve_halves};
 pub use service::{Service, StreamResponder, parse_request, unknown_method};
 pub use state::ConnectionStats;
+#[cfg(feature = "websocket")]
+pub use websocket::WebSocketIo;

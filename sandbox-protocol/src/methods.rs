@@ -52,7 +52,7 @@ methods! {
     FILE_LIST = "file.list";
     /// Removes: [`FileRemove`] → [`Nothing`].
     FILE_REMOVE = "file.remove";
-    /// Makes a folder and its parents: [`FilePath`] → [`Nothing`].
+    /// Makes a folder and its parents: [`MakeDir`] → [`Nothing`].
     FILE_MAKE_DIR = "file.make_dir";
     /// Unpacks a tar stream: [`TarIn`] and the bytes → [`BytesMoved`].
     FILE_TAR_IN = "file.tar_in";
@@ -96,6 +96,9 @@ methods! {
 /// The id under which the entrypoint of a sandbox is a command like any other: for [`EXEC_ATTACH`], [`EXEC_LOGS`],
 /// [`EXEC_WAIT`] and [`EXEC_SIGNAL`].
 pub const ENTRYPOINT_ID: &str = "entrypoint";
+
+/// The feature of an agent that gives folders of [`FILE_MAKE_DIR`] the owner that is named.
+pub const FEATURE_MAKE_DIR_OWNER: &str = "file.make_dir.owner";
 
 /// A request or a reply that says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -317,6 +320,14 @@ messages! {
         path: ByteString,
         /// A folder with everything in it.
         recursive: bool,
+    }
+
+    /// Of [`FILE_MAKE_DIR`].
+    MakeDir {
+        /// Absolute, or relative to the workdir.
+        path: ByteString,
+        /// Owner of what is made, where [`FEATURE_MAKE_DIR_OWNER`] is announced; none: the sandbox's user.
+        owner: Option<String>,
     }
 
     /// Of [`FILE_TAR_IN`].

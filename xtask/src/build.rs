@@ -93,8 +93,8 @@ pub(crate) fn library(provider: &str) -> String {
     format!("{DLL_PREFIX}{}{DLL_SUFFIX}", package(provider).replace('-', "_"))
 }
 
-/// Builds sandboxctl, the plugins and the agent, and puts plugins and agent into `providers/` beside the programs of that
-/// profile. Returns that folder.
+/// Builds sandboxctl, the plugins and the programs for the inside of sandboxes, and puts all but sandboxctl into `providers/`
+/// beside the programs of that profile. Returns that folder.
 pub(crate) fn plugins(profile: Profile, selection: &Selection) -> Result<PathBuf> {
     let all;
     let mut build = cargo(["build", "--quiet", "--lib"]);
@@ -114,18 +114,19 @@ pub(crate) fn plugins(profile: Profile, selection: &Selection) -> Result<PathBuf
             names
         }
     };
-    // Beside each other: the last step of the agent's build keeps one core busy.
-    let (built, agent) = thread::scope(|scope| {
-        let agent = scope.spawn(|| agent(&native()));
-        (must(build), agent.join())
+    // Beside each other: the last step of a static program's build keeps one core busy.
+    let (built, inside) = thread::scope(|scope| {
+        let inside = scope.spawn(|| Ok::<_, anyhow::Error>([agent(&native())?, execd(&native())?]));
+        (must(build), inside.join())
     });
     built?;
-    let agent = agent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let [agent, execd] = inside.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let folder = profile.folder().join("providers");
     for name in names {
         place(&profile.folder().join(library(name)), &folder.join(library(name)), 0o755)?;
     }
     place(&agent, &folder.join(agent_name()), 0o755)?;
+    place(&execd, &folder.join(execd_name(&native())), 0o755)?;
     Ok(folder)
 }
 
@@ -146,32 +147,38 @@ pub(crate) fn agent_name() -> String {
 }
 
 pub(crate) fn agent_name_for(triple: &str) -> String {
-    format!("sandbox-agent-{}", triple.split('-').next().unwrap_or(triple))
+    name_for("sandbox-agent", triple)
 }
 
 /// Builds the agent for a target as one static program, small and optimised whatever the profile of the rest. Returns its
 /// path.
 pub(crate) fn agent(triple: &str) -> Result<PathBuf> {
+    static_program("sandbox-agent", triple)
+}
+
+/// Builds the daemon of OpenSandbox in front of the agent, in the same way.
+pub(crate) fn execd(triple: &str) -> Result<PathBuf> {
+    static_program("sandbox-execd", triple)
+}
+
+/// The name of that daemon's file.
+pub(crate) fn execd_name(triple: &str) -> String {
+    name_for("sandbox-execd", triple)
+}
+
+fn name_for(program: &str, triple: &str) -> String {
+    format!("{program}-{}", triple.split('-').next().unwrap_or(triple))
+}
+
+fn static_program(name: &str, triple: &str) -> Result<PathBuf> {
     // A folder of its own: its flags and features would make the other builds start over.
     let folder = target().join("agent");
-    let mut build =
-        cargo(["build", "--quiet", "--package", "sandbox-agent", "--bin", "sandbox-agent", "--profile", "agent"]);
+    let mut build = cargo(["build", "--quiet", "--package", name, "--bin", name, "--profile", "agent"]);
     // At a fixed address: what a loader would relocate, each of the processes of a sandbox would have for itself.
     let flags = "-C target-feature=+crt-static -C relocation-model=static";
     build.args(["--target", triple]).env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", &folder);
     must(build)?;
-    Ok(folder.join(triple).join("agent/sandbox-agent"))
-}
-
-/// Builds the double of the daemon of OpenSandbox as one static program, for the inside of containers. Returns its path.
-pub(crate) fn execd() -> Result<PathBuf> {
-    // A folder of its own, as for the agent.
-    let (folder, triple) = (target().join("execd"), native());
-    let mut build = cargo(["build", "--quiet", "--package", "opensandbox-double", "--bin", "opensandbox-execd"]);
-    build.args(["--target", &triple]);
-    build.env("RUSTFLAGS", "-C target-feature=+crt-static").env("CARGO_TARGET_DIR", &folder);
-    must(build)?;
-    Ok(folder.join(triple).join("debug/opensandbox-execd"))
+    Ok(folder.join(triple).join("agent").join(name))
 }
 
 /// Puts a file in its place by rename, never in place: a program that has the old one loaded keeps it.

@@ -34,6 +34,8 @@ fn allowed(package: &str) -> &'static [&'static str] {
         "sandbox-agent-client" => &["sandbox-core", "sandbox-protocol"],
         "plugin-host" => &["sandbox-core"],
         "sandbox-agent" => &["sandbox-core", "sandbox-protocol", "sandbox-process"],
+        // Another protocol in front of the agent, in one process.
+        "sandbox-execd" => &["sandbox-core", "sandbox-protocol", "sandbox-agent"],
         "sandbox-cli" | "sandbox-server" => &["sandbox-api", "plugin-host", "sandbox-core"],
         "sandbox-conformance" => &["sandbox-core"],
         "sandbox-api" => &["sandbox-core", "plugin-host"],
@@ -44,10 +46,11 @@ fn allowed(package: &str) -> &'static [&'static str] {
             "sandbox-provider-docker",
             "sandbox-provider-fargate",
             "sandbox-provider-local",
+            "sandbox-provider-opensandbox",
             "fargate-double",
+            "opensandbox-double",
         ],
         "xtask" => &[],
-        "opensandbox-double" => &["sandbox-core", "sandbox-process"],
         // It starts the agent itself, so it shares the agent's types of the launch.
         "sandbox-provider-local" => {
             &["sandbox-core", "sandbox-protocol", "sandbox-process", "sandbox-agent-client", "sandbox-agent"]

@@ -28,11 +28,12 @@ pub(crate) fn install(prefix: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// bin/sandboxctl, and lib/sandbox/providers/ where it finds its plugins and they find the agent.
+/// bin/sandboxctl, and lib/sandbox/providers/ where it finds its plugins and they find the programs for the inside.
 fn lay_out(triple: &str, built: &Path, sandboxctl: &Path, prefix: &Path) -> Result<()> {
     place(sandboxctl, &prefix.join("bin/sandboxctl"), 0o755)?;
     let providers = prefix.join("lib/sandbox/providers");
     place(&build::agent(triple)?, &providers.join(build::agent_name_for(triple)), 0o755)?;
+    place(&build::execd(triple)?, &providers.join(build::execd_name(triple)), 0o755)?;
     for provider in build::providers()? {
         let file = library(&provider);
         place(&built.join(&file), &providers.join(&file), 0o755)?;

@@ -121,7 +121,7 @@ fn fargate() -> Result<Backend> {
 
 fn opensandbox() -> Result<Backend> {
     const KEY: &str = "key-of-the-conformance-run";
-    let execd = build::execd()?;
+    let execd = build::execd(&build::native())?;
     let mut command = Command::new(Profile::Dev.folder().join("opensandbox-double"));
     command.arg(KEY).env("OPENSANDBOX_EXECD", &execd);
     let (double, address) = Running::start(&mut command)?;
@@ -129,6 +129,7 @@ fn opensandbox() -> Result<Backend> {
         config: json!({
             "connection": { "domain": address, "api_key": KEY, "use_server_proxy": true },
             "create": { "default_image": "double", "connect_poll_s": 0.2 },
+            "operations": { "native": "required" },
         }),
         environment: vec![("OPENSANDBOX_EXECD", execd.into())],
         _double: Some(double),

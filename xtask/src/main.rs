@@ -114,7 +114,7 @@ enum Task {
     },
     /// Measure; prints tables of ratios against a peer in the same run.
     Bench {
-        /// What to measure: `abi`, `docker`, `fargate`, `local` or `many`.
+        /// What to measure: `abi`, `docker`, `fargate`, `local`, `many` or `opensandbox`.
         what: String,
         /// Put the table into its page of the documentation.
         #[arg(long)]

@@ -17,6 +17,10 @@ use crate::{
 pub(crate) const MOTO: (&str, &[&str], &str, &str) =
     ("moto", &["moto[server]==5.2.5", "boto3==1.44.8"], "SANDBOX_TEST_MOTO_PYTHON", "python");
 
+/// The real server of OpenSandbox, in the same way; the official client of the same release is beside it.
+pub(crate) const OPENSANDBOX: (&str, &[&str], &str, &str) =
+    ("opensandbox", &["opensandbox-server==1.1.1", "opensandbox==1.1.1"], "OPENSANDBOX_SERVER", "opensandbox-server");
+
 /// Makes sure that these packages (`name==version`) are installed in the environment of this name. Returns its folder of
 /// programs.
 pub(crate) fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {

@@ -53,7 +53,8 @@ pub(crate) fn bench(what: &str, write: bool) -> Result<ExitCode> {
         "docker" => return docker(write),
         "many" => return many(write),
         "fargate" => return fargate(write),
-        _ => bail!("no benchmark {what:?}; there are: abi, docker, fargate, local, many"),
+        "opensandbox" => return opensandbox(write),
+        _ => bail!("no benchmark {what:?}; there are: abi, docker, fargate, local, many, opensandbox"),
     };
     let table = output(cargo(["run", "--quiet", "--release", "--package", package, "--example", example]))?;
     print!("{table}");
@@ -104,6 +105,22 @@ fn fargate(write: bool) -> Result<ExitCode> {
     print!("{table}");
     if write {
         put_between_marks("docs/performance.md", "fargate", &table)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the provider of OpenSandbox beside that of Docker: the real server, and both on its engine.
+fn opensandbox(write: bool) -> Result<ExitCode> {
+    needs::programs()?;
+    let (name, packages, variable, program) = python::OPENSANDBOX;
+    let mut run = cargo(["run", "--quiet", "--release", "--package", "sandbox-benches", "--bin", "bench-opensandbox"]);
+    run.env(variable, python::environment(name, packages)?.join(program))
+        .env("OPENSANDBOX_EXECD", build::execd(&build::native())?)
+        .env("SANDBOX_AGENT", build::agent(&build::native())?);
+    let table = output(run)?;
+    print!("{table}");
+    if write {
+        put_between_marks("docs/performance.md", "opensandbox", &table)?;
     }
     Ok(ExitCode::SUCCESS)
 }

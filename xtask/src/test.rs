@@ -26,8 +26,7 @@ const FROM_PYPI: [(&str, &[&str], &str, &str); 4] = [
     ("cepheus", &["cepheus-engine==1.1.1"], "SANDBOX_TEST_CEPHEUS", "cepheus"),
     ("daytona", &["daytona==0.226.1"], "SANDBOX_TEST_DAYTONA_PYTHON", "python"),
     python::MOTO,
-    // The official client of the same release is beside its server.
-    ("opensandbox", &["opensandbox-server==1.1.1", "opensandbox==1.1.1"], "OPENSANDBOX_SERVER", "opensandbox-server"),
+    python::OPENSANDBOX,
 ];
 
 /// The same from npm. The parts of Prism are named too, because it takes any later ones, which need a Node.js that Debian
@@ -99,7 +98,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     tests.args(WORKSPACE).args(TEST_TARGETS).envs(environment);
     // The agent as it is shipped, and what is beside it.
     tests.env(AGENT, &agent).env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", agent.with_file_name(""));
-    tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd()?);
+    tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd(&build::native())?);
     tests.env(RETRIES.0, RETRIES.1).env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
     // One run tells everything that is broken: no part is left out because another failed.
     let mut parts = lanes::every_provider(&engine)?;
@@ -139,7 +138,6 @@ fn build_everything() -> Result<PathBuf> {
     everything.args(WORKSPACE).args(TEST_TARGETS).args(example(&PROGRAMS));
     must(everything)?;
     let agent = build::plugins(Profile::Dev, &Selection::Workspace)?.join(build::agent_name());
-    build::execd()?;
     // Examples are programs with a provider linked.
     let mut examples = linked("build", &agent);
     examples.args(example(&EXAMPLES));

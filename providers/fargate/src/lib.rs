@@ -18,7 +18,6 @@ mod definition;
 mod ending;
 mod endpoint;
 mod error;
-mod exec;
 mod files;
 mod forwarding;
 mod images;

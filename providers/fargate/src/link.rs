@@ -69,11 +69,6 @@ impl Link {
         }
     }
 
-    /// Whether a call on this connection failed because it broke.
-    pub(crate) fn is_broken(client: &Client, error: &SandboxError) -> bool {
-        matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable) && client.close_reason().is_some()
-    }
-
     /// Ends the connection.
     pub(crate) async fn close(&self) {
         if let Some(client) = self.client.lock().await.take() {

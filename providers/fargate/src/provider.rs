@@ -26,12 +26,11 @@ use crate::{
     definition::Definitions,
     ending::ending,
     error::{NAME, not_found},
-    exec,
     images::Images,
     info::info,
     key::Keys,
     poller::Poller,
-    sandbox::{GENERATION, Sandbox, text},
+    sandbox::{GENERATION, Sandbox, Way, text},
     settings::Settings,
     staging::Staging,
     tags::Labels,
@@ -240,7 +239,8 @@ impl SandboxProvider for FargateProvider {
             Some(turns) => Some(turns.clone().acquire_owned().await.map_err(|_| SandboxError::internal("no turns"))?),
             None => None,
         };
-        let stream = exec::exec(self.shared.clone(), sandbox, request).await?;
+        let way = Arc::new(Way { shared: self.shared.clone(), sandbox });
+        let stream = sandbox_agent_client::exec(way, request).await?;
         Ok(match permit {
             Some(permit) => stream.with_guard(permit),
             None => stream,

@@ -2,11 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use sandbox_core::{Admitted, ErrorKind, Result, SandboxError, SandboxHandle, SandboxStatus, serde_json::json};
+use sandbox_agent_client::AgentWay;
+use sandbox_core::{
+    Admitted, ErrorKind, Result, SandboxError, SandboxHandle, SandboxStatus, async_trait, serde_json::json,
+};
 use sandbox_protocol::Client;
 use tokio::time::Instant;
 
@@ -153,6 +156,23 @@ impl Sandbox {
             _ => not_found(&self.id, &format!("is gone: {why}")),
         }
         .with_source(error)
+    }
+}
+
+/// The way to the agent of a sandbox.
+pub(crate) struct Way {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) sandbox: Arc<Sandbox>,
+}
+
+#[async_trait]
+impl AgentWay for Way {
+    async fn client(&self) -> Result<Client> {
+        self.sandbox.client(&self.shared).await
+    }
+
+    async fn explain(&self, error: SandboxError) -> SandboxError {
+        self.sandbox.explain(&self.shared, error).await
     }
 }
 

@@ -112,6 +112,8 @@ impl Creation {
         self.wait_until_running(&id, limit).await?;
         if !skip {
             self.wait_until_it_answers(&id, limit).await?;
+            // One with a daemon that the settings refuse is not handed out.
+            self.shared.native(&id).await?;
         }
         self.prepare(&id).await.map_err(|error| error.context(format!("preparing sandbox {id}")))?;
         if !skip {

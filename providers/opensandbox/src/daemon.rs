@@ -24,8 +24,11 @@ pub(crate) const PORT: u16 = 44772;
 /// The header by which a daemon of ours says that it knows more than execd does.
 const EXTENSIONS_HEADER: &str = "x-sandbox-execd";
 
+/// The header by which it says that it speaks the agent's own protocol.
+const NATIVE_HEADER: &str = "x-sandbox-agent";
+
 /// What a daemon that cannot be reached is looked into with.
-const DIAGNOSIS_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const DIAGNOSIS_WITHIN: Duration = Duration::from_secs(5);
 
 /// An address inside a sandbox, and the headers that it wants.
 #[derive(Debug)]
@@ -49,9 +52,20 @@ pub(crate) enum Dialect {
 pub(crate) struct Kind {
     /// Ours: exact bytes, exact endings.
     pub(crate) extensions: bool,
+    /// Ours: the agent's own protocol.
+    pub(crate) native: bool,
     /// Whether it takes `argv`.
     pub(crate) argv: bool,
     pub(crate) dialect: Dialect,
+}
+
+/// What a daemon says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pong {
+    /// It knows more than execd does.
+    pub(crate) extensions: bool,
+    /// It speaks the agent's own protocol.
+    pub(crate) native: bool,
 }
 
 /// The daemon of one sandbox.
@@ -179,17 +193,18 @@ impl<'a> Daemon<'a> {
     }
 
     /// Whether the daemon answers, and whether it is one of ours. Asked once.
-    pub(crate) async fn ping(&self, timeout: Duration) -> Result<bool, Failure> {
+    pub(crate) async fn ping(&self, timeout: Duration) -> Result<Pong, Failure> {
         let none = Backoff { retries: 0, delay: Duration::ZERO, max: Duration::ZERO };
         self.ping_with(timeout, none).await
     }
 
     /// The same, asked again while it is not there yet.
-    pub(crate) async fn ping_with(&self, timeout: Duration, backoff: Backoff) -> Result<bool, Failure> {
+    pub(crate) async fn ping_with(&self, timeout: Duration, backoff: Backoff) -> Result<Pong, Failure> {
         let mut call = self.call(Method::GET, "/ping");
         call.timeout = timeout;
         let answer = self.ask_with(&call, Operation::Idempotent, backoff, None).await?;
-        Ok(answer.headers.contains_key(EXTENSIONS_HEADER))
+        let has = |name| answer.headers.contains_key(name);
+        Ok(Pong { extensions: has(EXTENSIONS_HEADER), native: has(NATIVE_HEADER) })
     }
 
     /// Starts a command; its events are in the answer's body. Repeated only when it has surely not arrived.

@@ -55,6 +55,10 @@ impl PortForwarding for OpenSandboxProvider {
         if port == 0 {
             return Err(SandboxError::invalid_input("port", "must be 1 to 65535, not 0").with_provider(NAME));
         }
+        if let Some(agent) = self.shared.native(&handle.sandbox_id).await? {
+            self.shared.open(handle)?;
+            return agent.open_port(port).await;
+        }
         self.set_up(handle).await?;
         let python = &self.shared.config.networking.python_executable;
         let command = format!("exec {} -c {} {port}", quote(python), quote(CONNECT));
@@ -74,6 +78,10 @@ impl PortForwarding for OpenSandboxProvider {
 
     async fn forward_ports(&self, handle: &SandboxHandle, target: String, ports: Vec<u16>) -> Result<PortStream> {
         check(&ports)?;
+        if let Some(agent) = self.shared.native(&handle.sandbox_id).await? {
+            self.shared.open(handle)?;
+            return agent.forward_ports(&target, &ports).await;
+        }
         let target = match target.parse::<IpAddr>() {
             Ok(address) => address.to_string(),
             // The id of a sandbox of this server.

@@ -2,7 +2,10 @@
 
 use sandbox_core::{Field, ProviderInfo};
 
-use crate::{config::OpenSandboxConfig, error::NAME};
+use crate::{
+    config::{NativeSetting, OpenSandboxConfig},
+    error::NAME,
+};
 
 const HONOURED: [Field; 19] = [
     Field::Image,
@@ -26,9 +29,13 @@ const HONOURED: [Field; 19] = [
     Field::ExecTimeoutS,
 ];
 
-const EMULATED: [(Field, &str); 5] = [
+const EMULATED: [(Field, &str); 2] = [
     (Field::Workdir, "made after the start, and sent with each command"),
     (Field::ExtraHosts, "added to /etc/hosts after the start"),
+];
+
+/// What the agent does, and the daemon's own API does not: with `operations.native = "required"` it is honoured.
+const EMULATED_WITHOUT_AGENT: [(Field, &str); 3] = [
     (Field::ExecIdleTimeoutS, "watched from here"),
     (Field::ExecKillGraceS, "SIGTERM, then SIGKILL: by the daemon after 3 s, sooner only by ours"),
     (Field::ExecStdinBytes, "through a file that is removed afterwards"),
@@ -36,7 +43,15 @@ const EMULATED: [(Field, &str); 5] = [
 
 const NO_KERNEL: &str = "the server decides it for all of its sandboxes";
 
-const REFUSED: [(Field, &str); 14] = [
+const REFUSED_WITHOUT_AGENT: [(Field, &str); 2] = [
+    (
+        Field::ExecStdinStream,
+        "set operations.native = \"required\": the API of execd gives commands no input while they run",
+    ),
+    (Field::ExecSignal, "set operations.native = \"required\": the API of execd can only end a command"),
+];
+
+const REFUSED: [(Field, &str); 12] = [
     (Field::Pids, NO_KERNEL),
     (Field::Sidecars, "an OpenSandbox sandbox is one container"),
     (Field::VolumesTmpfs, "the server mounts no memory"),
@@ -49,8 +64,6 @@ const REFUSED: [(Field, &str); 14] = [
     (Field::SeccompProfile, NO_KERNEL),
     (Field::NoNewPrivs, NO_KERNEL),
     (Field::Privileged, NO_KERNEL),
-    (Field::ExecStdinStream, "the daemon inside gives commands no input while they run; a terminal session does"),
-    (Field::ExecSignal, "the daemon inside can only end a command"),
 ];
 
 pub(crate) fn info(config: &OpenSandboxConfig) -> ProviderInfo {
@@ -60,8 +73,20 @@ pub(crate) fn info(config: &OpenSandboxConfig) -> ProviderInfo {
         .honours([Field::User, Field::ExecUser])
         .with_detail("exec", if config.operations.background_exec { "background" } else { "foreground" })
         .with_detail("access", if config.connection.use_server_proxy { "through the server" } else { "direct" });
+    info = info.with_detail("native", config.operations.native.as_str());
     for (field, how) in EMULATED {
         info = info.emulates(field, how);
+    }
+    if config.operations.native == NativeSetting::Required {
+        info = info.honours(EMULATED_WITHOUT_AGENT.map(|(field, _)| field));
+        info = info.honours(REFUSED_WITHOUT_AGENT.map(|(field, _)| field));
+    } else {
+        for (field, how) in EMULATED_WITHOUT_AGENT {
+            info = info.emulates(field, how);
+        }
+        for (field, why) in REFUSED_WITHOUT_AGENT {
+            info = info.refuses(field, why);
+        }
     }
     for (field, why) in REFUSED {
         info = info.refuses(field, why);
@@ -71,13 +96,22 @@ pub(crate) fn info(config: &OpenSandboxConfig) -> ProviderInfo {
 
 #[cfg(test)]
 mod tests {
-    use sandbox_core::{Field, FieldSupport};
+    use sandbox_core::{Field, FieldSupport, ProviderInfo};
 
     use super::info;
+    use crate::config::{NativeSetting, OpenSandboxConfig};
 
     #[test]
     fn every_field_is_honoured_emulated_or_refused_with_a_reason() {
-        let info = info(&Default::default());
+        let mut required = OpenSandboxConfig::default();
+        required.operations.native = NativeSetting::Required;
+        for config in [OpenSandboxConfig::default(), required] {
+            let info = info(&config);
+            every_field(&info);
+        }
+    }
+
+    fn every_field(info: &ProviderInfo) {
         for field in Field::ALL {
             match info.fields.get(field.as_str()) {
                 None => panic!("{field} is not listed"),

@@ -19,6 +19,7 @@ mod http;
 mod info;
 mod labels;
 mod lifecycle;
+mod native;
 mod network;
 mod options;
 mod provider;
@@ -32,9 +33,10 @@ mod state;
 mod storage;
 mod sweep;
 mod transfer;
+mod websocket;
 
 pub use config::{
-    AttributionConfig, ConnectionConfig, CreateConfig, ImagePullPolicy, NetworkingConfig, OnUnverified,
+    AttributionConfig, ConnectionConfig, CreateConfig, ImagePullPolicy, NativeSetting, NetworkingConfig, OnUnverified,
     OpenSandboxConfig, OperationsConfig, OutputDialectSetting, ProbeConfig, Protocol, RuntimeRequirementsConfig,
     SharedStorageConfig, TransportBackend,
 };

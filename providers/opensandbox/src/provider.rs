@@ -3,13 +3,14 @@
 use std::{path::Path, sync::Arc};
 
 use sandbox_core::{
-    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, ListSweep, Metrics, Network,
-    NetworkPolicies, PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, RuntimeRequirements,
-    SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots, async_trait,
+    BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
+    Network, NetworkPolicies, PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result,
+    RuntimeRequirements, SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus, SharedStorage, Snapshots,
+    async_trait,
 };
 
 use crate::{
-    config::OpenSandboxConfig,
+    config::{NativeSetting, OpenSandboxConfig},
     create, exec,
     shared::{Shared, check_provider},
     transfer,
@@ -28,6 +29,11 @@ impl OpenSandboxProvider {
     /// `InvalidInput`, naming the setting.
     pub fn new(config: OpenSandboxConfig) -> Result<Self> {
         Ok(Self { shared: Arc::new(Shared::new(config)?) })
+    }
+
+    /// Whether every sandbox must have our daemon: only then it is known what all of them can do.
+    fn has_agent(&self) -> bool {
+        self.shared.config.operations.native == NativeSetting::Required
     }
 }
 
@@ -54,11 +60,19 @@ impl SandboxProvider for OpenSandboxProvider {
     }
 
     async fn upload_file(&self, handle: &SandboxHandle, local: &Path, remote: &ByteString) -> Result<()> {
-        transfer::upload(&self.shared, handle, local, remote).await
+        let state = self.shared.open(handle)?;
+        match self.shared.native(&handle.sandbox_id).await? {
+            Some(agent) => agent.upload(&state, local, remote).await,
+            None => transfer::upload(&self.shared, handle, local, remote).await,
+        }
     }
 
     async fn download_file(&self, handle: &SandboxHandle, remote: &ByteString, local: &Path) -> Result<()> {
-        transfer::download(&self.shared, handle, remote, local).await
+        let state = self.shared.open(handle)?;
+        match self.shared.native(&handle.sandbox_id).await? {
+            Some(agent) => agent.download(&state, remote, local).await,
+            None => transfer::download(&self.shared, handle, remote, local).await,
+        }
     }
 
     async fn status(&self, handle: &SandboxHandle) -> Result<SandboxStatus> {
@@ -118,7 +132,15 @@ impl SandboxProvider for OpenSandboxProvider {
     }
 
     fn as_port_forwarding(&self) -> Option<&dyn PortForwarding> {
-        self.shared.config.networking.loopback_forwarding.then_some(self as _)
+        (self.has_agent() || self.shared.config.networking.loopback_forwarding).then_some(self as _)
+    }
+
+    fn as_files(&self) -> Option<&dyn Files> {
+        self.has_agent().then_some(self as _)
+    }
+
+    fn as_jobs(&self) -> Option<&dyn Jobs> {
+        self.has_agent().then_some(self as _)
     }
 
     fn as_pty(&self) -> Option<&dyn Pty> {

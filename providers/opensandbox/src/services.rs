@@ -192,6 +192,9 @@ const METRICS_SCRIPT: &str = "m=$(cat /sys/fs/cgroup/memory.current 2>/dev/null)
 impl Metrics for OpenSandboxProvider {
     async fn metrics(&self, handle: &SandboxHandle) -> Result<SandboxMetrics> {
         let state = self.shared.open(handle)?;
+        if let Some(agent) = self.shared.native(&handle.sandbox_id).await? {
+            return agent.ask(async |client| sandbox_agent_client::metrics(&client).await).await;
+        }
         let request = ExecRequest::shell(METRICS_SCRIPT).with_cwd("/").with_timeout_s(20.0);
         let stream =
             crate::exec::exec_as(&self.shared, &handle.sandbox_id, &State { user: None, ..state }, request).await?;

@@ -15,6 +15,7 @@ use crate::{
     daemon::{Daemon, Kind, Target},
     error::{Failure, NAME},
     http::{Answer, Call, Http},
+    native::Link,
     pty::Detachable,
     renewal::Renewal,
     retry::{Backoff, Operation},
@@ -49,6 +50,8 @@ struct Known {
     renewal: Option<Arc<Renewal>>,
     /// Terminal sessions that are open from here.
     ptys: Vec<Weak<dyn Detachable>>,
+    /// The connection to its agent.
+    link: Option<Arc<Link>>,
 }
 
 impl Shared {
@@ -117,6 +120,8 @@ impl Shared {
         self.with(id, |one| {
             one.generation = Some(generation);
             one.target = None;
+            // Its commands hold the old one.
+            one.link = None;
         });
     }
 
@@ -138,6 +143,11 @@ impl Shared {
 
     pub(crate) fn forget_target(&self, id: &str) {
         self.with(id, |one| one.target = None);
+    }
+
+    /// The connection to the agent of a sandbox, which need not be made yet.
+    pub(crate) fn link(&self, id: &str) -> Arc<Link> {
+        self.with(id, |one| one.link.get_or_insert_default().clone())
     }
 
     pub(crate) fn kind(&self, id: &str) -> Option<Kind> {

@@ -14,6 +14,7 @@ fn settings(domain: &str) -> Value {
     json!({
         "connection": { "domain": domain, "api_key": KEY, "use_server_proxy": true },
         "create": { "default_image": "double", "connect_poll_s": 0.2 },
+        "operations": { "native": "required" },
     })
 }
 

@@ -48,6 +48,7 @@ pub(super) const METHODS: &[&str] = &[
     methods::FILE_LIST,
     methods::FILE_REMOVE,
     methods::FILE_MAKE_DIR,
+    methods::FEATURE_MAKE_DIR_OWNER,
     methods::FILE_TAR_IN,
     methods::FILE_TAR_OUT,
     methods::FILE_HTTP_GET,

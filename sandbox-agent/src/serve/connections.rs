@@ -18,8 +18,9 @@ use rustix::{
 };
 use sandbox_protocol::{CloseReason, ReceivedDescriptors, ServerOptions, serve, serve_halves, serve_unix};
 use tokio::{
+    io::{AsyncRead, AsyncWrite, DuplexStream},
     net::{TcpListener, TcpStream, UnixListener, UnixStream, unix::pipe},
-    sync::watch,
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 
@@ -32,7 +33,7 @@ use super::{
 /// Clients at once: each can hold what its streams may hold.
 const CLIENTS_MAX: usize = 64;
 /// How long connections may take to close when everything has ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: out of descriptors is not over at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -46,6 +47,8 @@ pub(super) enum Source {
     },
     /// Whoever reaches it.
     Tcp(TcpListener),
+    /// Clients that this process itself has let in.
+    Local(Mutex<mpsc::Receiver<Connection>>),
 }
 
 /// Who may connect.
@@ -60,6 +63,9 @@ pub(super) enum Connection {
     Unix(UnixStream),
     Tcp(TcpStream),
     Pipes(pipe::Receiver, pipe::Sender),
+    Stream(Box<dyn Duplex>),
+    /// Of this process itself.
+    Own(DuplexStream),
 }
 
 /// Where clients may wait already, before anything is known about them. None where that cannot be.
@@ -69,6 +75,10 @@ pub(super) fn bind_early(endpoint: &Endpoint) -> io::Result<Option<StdListener>>
         _ => Ok(None),
     }
 }
+/// Bytes in both directions, whatever carries them.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 impl Source {
     /// Opens the endpoint, of which `bound` may be a part. Inherited descriptors are taken over.
@@ -124,6 +134,11 @@ impl Source {
                 let _ = stream.set_nodelay(true);
                 Ok(Some(Connection::Tcp(stream)))
             }
+            Self::Local(connections) => match connections.lock().await.recv().await {
+                Some(connection) => Ok(Some(connection)),
+                // Nobody can let one in any more.
+                None => std::future::pending().await,
+            },
         }
     }
 }
@@ -164,6 +179,8 @@ impl Connection {
                 serve_unix(stream, options, Arc::new(service), received).await
             }
             Self::Tcp(stream) => serve(stream, options, Arc::new(service)).await,
+            Self::Own(stream) => serve(stream, options, Arc::new(service)).await,
+            Self::Stream(stream) => serve(stream, options, Arc::new(service)).await,
             Self::Pipes(read, write) => serve_halves(read, write, options, Arc::new(service)).await,
         }
     }
@@ -190,6 +207,10 @@ pub(super) async fn run(source: Source, options: ServerOptions, agent: &Arc<Agen
                     connections.join_next().await;
                 }
                 match source.accept().await {
+                    // That of this process ends with it: it is not waited for.
+                    Ok(Some(connection @ Connection::Own(_))) => {
+                        tokio::spawn(client(connection, options.clone(), agent.clone(), clients.clone()));
+                    }
                     Ok(Some(connection)) => {
                         connections.spawn(client(connection, options.clone(), agent.clone(), clients.clone()));
                     }

@@ -7,7 +7,7 @@ use rustix::{
 use sandbox_core::{ByteString, DirEntry, ErrorKind, FileKind, Result, SandboxError};
 use sandbox_protocol::{
     StreamResponder,
-    methods::{FileList, FilePath, FileRemove},
+    methods::{FileList, FilePath, FileRemove, MakeDir},
 };
 
 use super::{
@@ -78,9 +78,9 @@ impl Agent {
         )
     }
 
-    pub(super) async fn file_make_dir(&self, request: FilePath) -> Result<StreamResponder> {
+    pub(super) async fn file_make_dir(&self, request: MakeDir) -> Result<StreamResponder> {
         let place = self.place(&request.path)?;
-        let owner = self.surroundings.owner(None)?;
+        let owner = self.surroundings.owner(request.owner.as_deref())?;
         nothing(
             work(move || match make_folders(&place.path, owner) {
                 Ok(_) => Ok(()),

@@ -4,13 +4,16 @@ use std::{fs::File, io::Read, path::Path, sync::Arc, time::Duration};
 
 use sandbox_core::{ByteString, Env, Secret};
 use sandbox_protocol::ServerOptions;
+use tokio::task::JoinHandle;
 
 use super::{
     agent::{Agent, METHODS},
     arguments::{ConfigSource, ServeArguments, TokenSource},
     config::ServeConfig,
     connections::{self, Peers, Source},
-    entrypoint, init, sys,
+    entrypoint, init,
+    local::LocalAgent,
+    sys,
 };
 
 /// Threads for file work at once. They are made when needed, and end when idle.
@@ -26,7 +29,7 @@ const WORKER_IDLE: Duration = Duration::from_millis(500);
 /// # Errors
 /// One line that says what could not be read, opened or put in force.
 pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig)) -> Result<u8, String> {
-    let oom_score = init::protect().map_err(|error| format!("non-dumpable memory: {error}"))?;
+    let oom_score = protect()?;
     let token = arguments.token.as_ref().map(read_token).transpose()?;
     let unopened = |error: std::io::Error| format!("the endpoint could not be opened: {error}");
     // A configuration may be long in coming: who is quick can wait where this listens.
@@ -34,6 +37,40 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
     let mut config = read_config(&arguments.config)?;
     configure(&mut config);
     let peers = Peers { uids: config.peer_uids.clone(), outside_only: config.outside_peers_only };
+    let open = || Ok((Source::open(&arguments.endpoint, bound, peers).map_err(unopened)?, None));
+    serve(config, Own { oom_score, token }, open)
+}
+
+/// Serves clients that `front` lets in, and `front` beside them until the sandbox is over. Otherwise as [`run`], which says what the process must be.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_behind<F>(config: ServeConfig, front: impl FnOnce(LocalAgent) -> F) -> Result<u8, String>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let open = || {
+        let (agent, source) = LocalAgent::new();
+        Ok((source, Some(tokio::spawn(front(agent)))))
+    };
+    serve(config, Own { oom_score: protect()?, token: None }, open)
+}
+
+/// What the process itself brings.
+struct Own {
+    oom_score: Option<i16>,
+    token: Option<Token>,
+}
+
+fn protect() -> Result<Option<i16>, String> {
+    init::protect().map_err(|error| format!("non-dumpable memory: {error}"))
+}
+
+/// Where clients come from, and what is in front of it.
+type Opened = (Source, Option<JoinHandle<()>>);
+
+/// `open` runs on the runtime.
+fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Opened, String>) -> Result<u8, String> {
     if config.inherit_env {
         config.env = inherited_env().overridden_by(&config.env);
     }
@@ -42,14 +79,14 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
         let own = std::env::current_dir().map_err(|error| format!("the working directory: {error}"))?;
         config.workdir = ByteString::new(own.into_os_string().into_vec());
     }
-    let (token, digest) = match token {
+    let (token, digest) = match own.token {
         Some(Token::Sha256(digest)) => (config.token.take(), Some(digest)),
         Some(Token::Plain(token)) => (Some(token), None),
         None => (config.token.take(), None),
     };
     let mut options = ServerOptions::default().with_features(METHODS.iter().copied());
     options.window_bytes = config.window_bytes;
-    let agent = Arc::new(Agent::new(config, oom_score).map_err(|error| error.to_string())?);
+    let agent = Arc::new(Agent::new(config, own.oom_score).map_err(|error| error.to_string())?);
     options.token = token;
     options.token_sha256 = digest;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -61,7 +98,7 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
         .build()
         .map_err(|error| format!("the runtime could not be made: {error}"))?;
     let result = runtime.block_on(async {
-        let source = Source::open(&arguments.endpoint, bound, peers).map_err(unopened)?;
+        let (source, front) = open()?;
         tokio::spawn(init::reap());
         tokio::spawn({
             let agent = agent.clone();
@@ -74,6 +111,10 @@ pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig))
         // While the client comes; a failure is told by the first command.
         let _ = agent.processes.prepare();
         connections::run(source, options, &agent).await;
+        if let Some(front) = front {
+            // One that stays does not hold the end up.
+            let _ = tokio::time::timeout(connections::LAST_WORDS, front).await;
+        }
         Ok(agent.entrypoint.exit_code())
     });
     // A file system that hangs holds nobody.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub use connection::{ConnectionConfig, OnUnverified, Protocol, TransportBackend};
 pub use create::{CreateConfig, ImagePullPolicy, ProbeConfig};
 pub use extras::{AttributionConfig, NetworkingConfig, RuntimeRequirementsConfig, SharedStorageConfig};
-pub use operations::{OperationsConfig, OutputDialectSetting};
+pub use operations::{NativeSetting, OperationsConfig, OutputDialectSetting};
 
 /// The longest time that a setting may name: a week.
 const LONGEST_S: f64 = 604_800.0;

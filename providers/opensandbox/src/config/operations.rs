@@ -34,6 +34,23 @@ pub struct OperationsConfig {
     /// How the daemons send output: `lines` (June 2026: without line ends), `exact` (1.1), or `auto`: one command is asked
     /// of each new sandbox. Default: `auto`.
     pub output_dialect: OutputDialectSetting,
+    /// Whether the agent's own protocol is used: `auto`, where the daemon is ours; `required`, which offers more and refuses
+    /// sandboxes with another daemon; or `off`. With `background_exec`, `auto` leaves commands to the daemon. Default:
+    /// `auto`.
+    pub native: NativeSetting,
+}
+
+/// Whether the agent's own protocol is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NativeSetting {
+    /// Where the daemon is ours.
+    #[default]
+    Auto,
+    /// Always: a sandbox with another daemon is refused.
+    Required,
+    /// Never.
+    Off,
 }
 
 /// How the daemons send output.
@@ -47,6 +64,17 @@ pub enum OutputDialectSetting {
     Lines,
     /// As it was written.
     Exact,
+}
+
+impl NativeSetting {
+    /// The word of the settings.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Required => "required",
+            Self::Off => "off",
+        }
+    }
 }
 
 impl Default for OperationsConfig {
@@ -63,6 +91,7 @@ impl Default for OperationsConfig {
             background_poll_interval_s: 2.0,
             status_poll_timeout_s: 10.0,
             output_dialect: OutputDialectSetting::Auto,
+            native: NativeSetting::Auto,
         }
     }
 }

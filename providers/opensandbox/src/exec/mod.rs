@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     config::OutputDialectSetting,
-    daemon::{Daemon, Dialect, Kind, query},
+    daemon::{Daemon, Dialect, Kind, Pong, query},
     error::{Failure, NAME},
     shared::Shared,
     state::State,
@@ -62,6 +62,9 @@ pub(crate) async fn exec(shared: &Arc<Shared>, handle: &SandboxHandle, request: 
 
 /// The same for a sandbox whose state is known.
 pub(crate) async fn exec_as(shared: &Arc<Shared>, id: &str, state: &State, request: ExecRequest) -> Result<ExecStream> {
+    if let Some(agent) = shared.native_exec(id).await? {
+        return agent.exec(state, request).await;
+    }
     let daemon = shared.daemon(id).await?;
     let mut kind = daemon.kind().await?;
     let user = match request.user.as_ref().or(state.user.as_ref()) {
@@ -167,8 +170,8 @@ impl Daemon<'_> {
             return Ok(kind);
         }
         let timeout = self.shared.config.connection.request_timeout();
-        let extensions = match self.ping_with(timeout, self.shared.operation_backoff()).await {
-            Ok(extensions) => extensions,
+        let Pong { extensions, native } = match self.ping_with(timeout, self.shared.operation_backoff()).await {
+            Ok(pong) => pong,
             Err(failure) => return Err(self.explain(failure, "reaching the daemon of the sandbox").await),
         };
         let dialect = match self.shared.config.operations.output_dialect {
@@ -177,7 +180,7 @@ impl Daemon<'_> {
             OutputDialectSetting::Auto if extensions => Dialect::Exact,
             OutputDialectSetting::Auto => self.dialect().await?,
         };
-        let kind = Kind { extensions, argv: true, dialect };
+        let kind = Kind { extensions, native, argv: true, dialect };
         self.shared.set_kind(&self.id, kind);
         Ok(kind)
     }

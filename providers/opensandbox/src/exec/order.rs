@@ -106,7 +106,9 @@ impl Builder<'_> {
         for name in state.blanked.iter().filter(|name| request.env.get(name).is_none()) {
             self.envs.insert(name.clone(), json!(""));
         }
-        for name in state.encoded.iter().filter(|name| request.env.get(name).is_none()) {
+        // A daemon of ours has put them right already.
+        let encoded = state.encoded.iter().filter(|_| !self.given.kind.native);
+        for name in encoded.filter(|name| request.env.get(name).is_none()) {
             self.preamble += &decode(name, true);
         }
         if let Some(user) = self.given.user {
@@ -258,7 +260,7 @@ mod tests {
     };
 
     fn order(request: &ExecRequest, extensions: bool) -> Order {
-        let kind = Kind { extensions, argv: extensions, dialect: Dialect::Exact };
+        let kind = Kind { extensions, native: false, argv: extensions, dialect: Dialect::Exact };
         let state = State { blanked: vec!["BASH_ENV".to_owned()], ..State::default() };
         let given = Surroundings { state: &state, kind, user: None, token: "t", is_background: false, cwd: Some("/w") };
         Order::new(request, &given).unwrap()
@@ -297,7 +299,7 @@ mod tests {
         let names: Vec<&str> = long.files.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(names, ["/tmp/.sandbox-t.in", "/tmp/.sandbox-t.sh"]);
         assert_eq!(long.body["command"], json!("exec </tmp/.sandbox-t.in;\n. /tmp/.sandbox-t.sh"));
-        let kind = Kind { extensions: true, argv: true, dialect: Dialect::Exact };
+        let kind = Kind { extensions: true, native: false, argv: true, dialect: Dialect::Exact };
         let state = State::default();
         let given = Surroundings { state: &state, kind, user: None, token: "t", is_background: false, cwd: None };
         let stream = ExecRequest::shell("cat").with_stdin(StdinSource::Stream);

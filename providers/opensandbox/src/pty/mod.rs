@@ -18,6 +18,7 @@ use crate::{
     daemon::{Daemon, segment},
     error::NAME,
     exec::working_directory,
+    native::Native,
     provider::OpenSandboxProvider,
     retry::Operation,
     state::State,
@@ -65,6 +66,10 @@ impl Pty for OpenSandboxProvider {
         spec.validate()?;
         let state = self.shared.open(handle)?;
         let id = &handle.sandbox_id;
+        if let Some(agent) = self.shared.native(id).await? {
+            let spec = Native::terminal(&state, spec);
+            return agent.ask(async |client| sandbox_agent_client::create_pty(&client, spec).await).await;
+        }
         let daemon = self.shared.daemon(id).await?;
         let mut body = json!({});
         if let Some(command) = script::command(&daemon, &state, &spec).await? {
@@ -105,6 +110,10 @@ impl PtyAttach for OpenSandboxProvider {
     ) -> Result<PtyStream> {
         let _state: State = self.shared.open(handle)?;
         let id = &handle.sandbox_id;
+        if let Some(agent) = self.shared.native(id).await? {
+            let attach = async |client| sandbox_agent_client::attach_pty(&client, session_id, options).await;
+            return agent.ask(attach).await;
+        }
         let daemon = self.shared.daemon(id).await?;
         let described = daemon.describe_pty(&session_id).await?;
         // To attach to one that has ended would start it again.

@@ -11,9 +11,9 @@ use tokio_tungstenite::tungstenite::{Message, protocol::frame::coding::CloseCode
 
 use super::{
     control::{Shared as SessionShared, resize},
-    socket::{Attach, Connected, Socket, dial},
+    socket::{Attach, Connected, dial},
 };
-use crate::{error::NAME, shared::Shared};
+use crate::{error::NAME, shared::Shared, websocket::Socket};
 
 /// The daemon asks every 30 s whether we are there; one that is silent for so long is not there itself.
 const SILENT_FOR: Duration = Duration::from_secs(75);

@@ -22,7 +22,9 @@ pub(super) async fn command(daemon: &Daemon<'_>, state: &State, spec: &SandboxPt
         })
     };
     let mut preamble = String::new();
-    for name in &state.encoded {
+    // A daemon of ours has put them right already.
+    let is_native = daemon.kind().await?.native;
+    for name in state.encoded.iter().filter(|_| !is_native) {
         preamble += &format!("{name}=$(printf \"${ENCODED_PREFIX}{name}\");{name}=${{{name}%_}};export {name};");
     }
     for (name, value) in spec.env.iter() {

@@ -2,30 +2,18 @@
 
 use std::time::Duration;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::StreamExt;
-use reqwest::{
-    Method,
-    header::{CONNECTION, HeaderValue, UPGRADE},
-};
+use reqwest::Method;
 use sandbox_core::{Result, SandboxError};
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{
-        Message,
-        handshake::derive_accept_key,
-        protocol::{Role, frame::coding::CloseCode},
-    },
-};
+use tokio_tungstenite::tungstenite::{Message, protocol::frame::coding::CloseCode};
 
 use crate::{
     daemon::{Daemon, segment},
     error::{Failure, NAME},
     http::Call,
     retry::Backoff,
+    websocket::{Socket, upgrade},
 };
-
-pub(super) type Socket = WebSocketStream<reqwest::Upgraded>;
 
 /// A socket with the first message that came over it: only that tells that the daemon has taken it.
 pub(super) struct Connected {
@@ -92,22 +80,8 @@ fn held(attach: &Attach) -> SandboxError {
 }
 
 /// `None` when it was refused through the server, which takes the socket and closes it then.
-async fn shake(daemon: &Daemon<'_>, mut call: Call) -> Result<Option<Connected>, Failure> {
-    let key = STANDARD.encode(crate::exec::token().as_bytes().get(..16).unwrap_or_default());
-    let word = HeaderValue::from_static;
-    call.headers.insert(CONNECTION, word("Upgrade"));
-    call.headers.insert(UPGRADE, word("websocket"));
-    call.headers.insert("sec-websocket-version", word("13"));
-    if let Ok(value) = HeaderValue::from_str(&key) {
-        call.headers.insert("sec-websocket-key", value);
-    }
-    let response = daemon.shared.http.start(&call, None).await?;
-    let accepted = response.headers().get("sec-websocket-accept").and_then(|value| value.to_str().ok());
-    if response.status().as_u16() != 101 || accepted != Some(derive_accept_key(key.as_bytes()).as_str()) {
-        return Err(Failure::Broke("the answer is no WebSocket".to_owned()));
-    }
-    let upgraded = response.upgrade().await.map_err(|error| Failure::Broke(error.to_string()))?;
-    let mut socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
+async fn shake(daemon: &Daemon<'_>, call: Call) -> Result<Option<Connected>, Failure> {
+    let mut socket = upgrade(daemon, call).await?;
     let first = tokio::time::timeout(FIRST_WITHIN, socket.next()).await;
     match first.map_err(|_| Failure::TimedOut(FIRST_WITHIN))? {
         Some(Ok(Message::Close(Some(frame)))) if frame.code == CloseCode::Policy => Ok(None),

@@ -10,6 +10,7 @@ mod create;
 mod exec;
 mod lifecycle;
 mod limits;
+mod native;
 mod network;
 mod pool;
 mod snapshots;

@@ -41,7 +41,8 @@ pub(crate) fn settings(domain: &str, over: Value) -> Value {
         "connection": { "domain": domain, "api_key": KEY, "use_server_proxy": true, "request_timeout_s": 20 },
         "create": { "default_image": "double", "connect_poll_s": 0.05, "retry_delay_s": 0.01, "retries": 1,
                     "ready_timeout_s": 30 },
-        "operations": { "retry_delay_s": 0.01, "retry_max_delay_s": 0.05, "background_poll_initial_s": 0.02,
+        // What is tested is the API of execd, but for `native.rs`.
+        "operations": { "native": "off", "retry_delay_s": 0.01, "retry_max_delay_s": 0.05, "background_poll_initial_s": 0.02,
                         "background_poll_interval_s": 0.1 },
     });
     merge(&mut all, over);

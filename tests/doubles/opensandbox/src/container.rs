@@ -7,15 +7,12 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Stdio,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::process::{Child, Command};
 
-use crate::program::execd_program;
-
-/// How long the daemon may take to say where it listens.
-const STARTS_WITHIN: Duration = Duration::from_secs(60);
+use crate::{execd::wait_for_port, program::execd_program};
 
 const SYSTEM_FOLDERS: [&str; 6] = ["usr", "bin", "sbin", "lib", "lib64", "lib32"];
 
@@ -50,13 +47,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// Starts a container with this environment, whose daemon gets these arguments.
-    pub(crate) async fn start(
-        env: &[(String, String)],
-        arguments: &[String],
-        mounts: &[Mount],
-        from: Option<&Path>,
-    ) -> io::Result<Self> {
+    /// Starts a container with this environment.
+    pub(crate) async fn start(env: &[(String, String)], mounts: &[Mount], from: Option<&Path>) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("opensandbox-double-").tempdir()?;
         let root = folder.path().to_path_buf();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
@@ -90,7 +82,7 @@ impl Container {
         command.arg("--");
         command.args(env.iter().map(|(name, value)| format!("{name}={value}")));
         command.args(["/opt/opensandbox/execd", "--listen", "127.0.0.1:0", "--port-file", "/run/execd.port"]);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let port = wait_for_port(&root.join("run/execd.port"), &mut child).await?;
         Ok(Self { root: Some(folder), child, port })
@@ -177,20 +169,4 @@ fn prepare(root: &Path) -> io::Result<Vec<Mount>> {
         }
     }
     Ok(mounts)
-}
-
-async fn wait_for_port(file: &Path, child: &mut Child) -> io::Result<u16> {
-    let end = Instant::now() + STARTS_WITHIN;
-    loop {
-        if let Some(port) = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()) {
-            return Ok(port);
-        }
-        if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("the container ended at once: {status}")));
-        }
-        if Instant::now() > end {
-            return Err(io::Error::other("the daemon did not start"));
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }

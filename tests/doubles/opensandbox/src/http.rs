@@ -45,22 +45,17 @@ impl std::error::Error for Dropped {}
 
 /// A listening server. Dropping it ends it and every connection.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
     /// How many connections have come so far.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
-    }
-
-    /// Waits for ever: servers end when they are dropped.
-    pub async fn run(mut self) {
-        let _ = (&mut self.task).await;
     }
 }
 
@@ -106,13 +101,11 @@ where
 }
 
 /// Serves an execd on a listener.
-///
-/// # Errors
-/// What the socket says.
-pub fn serve(execd: Arc<crate::Execd>, listener: TcpListener) -> io::Result<Server> {
+pub(crate) fn serve(execd: Arc<crate::Execd>, listener: TcpListener) -> io::Result<Server> {
+    let own = listener.local_addr()?.port();
     serve_with(listener, move |request| {
         let execd = execd.clone();
-        async move { execd.handle(request).await }
+        async move { execd.handle(request, own).await }
     })
 }
 
@@ -136,14 +129,6 @@ pub(crate) fn json(status: u16, value: &Value) -> Response {
 
 pub(crate) fn failure(status: u16, code: &str, message: impl AsRef<str>) -> Response {
     json(status, &serde_json::json!({ "code": code, "message": message.as_ref() }))
-}
-
-/// A body that comes in pieces, and the sender of the pieces. An error in place of a piece cuts the connection.
-pub(crate) fn streamed(kind: &str) -> (mpsc::Sender<io::Result<Bytes>>, Response) {
-    let (sender, receiver) = mpsc::channel(4);
-    let mut response = hyper::Response::new(body_of(receiver));
-    response.headers_mut().insert(CONTENT_TYPE, kind.parse().expect("a type of ours"));
-    (sender, response)
 }
 
 /// A body of the pieces that come.

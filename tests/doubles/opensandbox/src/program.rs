@@ -1,4 +1,4 @@
-//! The daemon's program, for the inside of containers.
+//! The product's daemon, for the inside of containers.
 
 use std::{
     env,
@@ -7,8 +7,8 @@ use std::{
     sync::OnceLock,
 };
 
-/// The path of the static program `opensandbox-execd`: what `OPENSANDBOX_EXECD` names, else it is built, into a folder of
-/// its own, because its flags are not those of the rest.
+/// The path of the static program `sandbox-execd`: what `OPENSANDBOX_EXECD` names, else it is built, into the folder of the
+/// programs for the inside of sandboxes, whose flags are not those of the rest.
 ///
 /// # Panics
 /// When it cannot be built.
@@ -23,25 +23,18 @@ pub fn execd_program() -> &'static Path {
 fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
-    let folder = target.join("execd");
+    let folder = target.join("agent");
     let triple = format!("{}-unknown-linux-gnu", env::consts::ARCH);
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // As xtask does it.
     let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "opensandbox-double",
-            "--bin",
-            "opensandbox-execd",
-            "--target",
-            &triple,
-        ])
+        .args(["build", "--quiet", "--package", "sandbox-execd", "--bin", "sandbox-execd", "--profile", "agent"])
+        .args(["--target", &triple])
         .current_dir(&root)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
         .env("CARGO_TARGET_DIR", &folder)
         .status()
         .expect("cargo can be started");
     assert!(status.success(), "the daemon for containers could not be built");
-    folder.join(triple).join("debug/opensandbox-execd")
+    folder.join(triple).join("agent/sandbox-execd")
 }

@@ -71,18 +71,31 @@ pub(crate) fn upgrade_to_socket(accept: &str) -> Response {
 }
 
 /// Sends a request to a server of this host under another path, without the headers that are named.
-pub(crate) async fn forward(request: Request, port: u16, path: &str, without: &[&str]) -> Result<Answer, ProxyError> {
+pub(crate) async fn forward<B>(
+    request: hyper::Request<B>,
+    port: u16,
+    path: &str,
+    without: &[&str],
+) -> Result<Answer, ProxyError>
+where
+    B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     forward_until(request, port, path, without, std::future::pending()).await
 }
 
 /// The same; what it upgrades to breaks when `broken` resolves, and so does a stream of events.
-pub(crate) async fn forward_until(
-    mut request: Request,
+pub(crate) async fn forward_until<B>(
+    mut request: hyper::Request<B>,
     port: u16,
     path: &str,
     without: &[&str],
     broken: impl Future<Output = ()> + Send + 'static,
-) -> Result<Answer, ProxyError> {
+) -> Result<Answer, ProxyError>
+where
+    B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let stream = TcpStream::connect(("127.0.0.1", port)).await.map_err(|_| ProxyError::Connect)?;
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) =

@@ -100,7 +100,8 @@ impl RealServer {
         Ok(this)
     }
 
-    fn socket(&self) -> String {
+    /// The address of its engine.
+    pub fn socket(&self) -> String {
         format!("unix://{}", self.folder.join("docker.sock").display())
     }
 
@@ -151,13 +152,11 @@ impl RealServer {
     }
 
     fn import_images(&self) -> io::Result<()> {
-        let execd = self.folder.join("image-execd");
-        fs::create_dir(&execd)?;
-        // Both are the same program, which knows by its name what it is.
-        for name in ["execd", "bootstrap.sh"] {
-            fs::copy(execd_program(), execd.join(name))?;
-        }
-        self.import(&execd, "ENTRYPOINT [\"/execd\"]", EXECD_IMAGE)?;
+        // As it is told of in the documentation.
+        let archive = self.folder.join("execd.tar");
+        run(Command::new(execd_program()).arg("--image").stdout(fs::File::create(&archive)?))?;
+        run(self.docker().args(["import", "--change", "ENTRYPOINT [\"/execd\"]"]).arg(&archive).arg(EXECD_IMAGE))?;
+        fs::remove_file(archive)?;
         let base = self.folder.join("image-base");
         for name in ["bin", "etc", "root", "proc", "dev", "sys", "tmp", "var/tmp", "run"] {
             fs::create_dir_all(base.join(name))?;

@@ -7,10 +7,11 @@ use tokio::net::TcpListener;
 
 use super::{ControlOptions, Inner};
 use crate::{
-    Container, Execd, ExecdOptions, OutputDialect, Server,
+    Container, Execd,
     container::Mount,
-    execd::{new_id, now_ms, rfc3339},
-    http,
+    execd::{new_id, now_ms},
+    http::{self, Server},
+    time::rfc3339,
 };
 
 /// One sandbox.
@@ -35,16 +36,6 @@ pub(crate) struct Snapshot {
     pub(crate) files: Option<tempfile::TempDir>,
     /// States that are told before it is ready, the next one last.
     pub(crate) before: Vec<String>,
-}
-
-fn flags(options: &ExecdOptions) -> Vec<String> {
-    let mut flags = Vec::new();
-    let mut add = |is_set: bool, flag: &str| flags.extend(is_set.then(|| flag.to_owned()));
-    add(options.dialect == OutputDialect::Lines, "--lines");
-    add(options.standard_events, "--standard-events");
-    add(!options.argv, "--no-argv");
-    add(!options.extensions, "--no-extensions");
-    flags
 }
 
 fn mounts(inner: &Inner, request: &Value) -> io::Result<Vec<Mount>> {
@@ -95,7 +86,7 @@ impl Box {
         };
         if inner.options.containers {
             let (env, mounts) = (environment(&made.request), mounts(inner, &made.request)?);
-            made.container = Some(Container::start(&env, &flags(&inner.options.execd), &mounts, from).await?);
+            made.container = Some(Container::start(&env, &mounts, from).await?);
         } else {
             made.start_daemon(&inner.options).await?;
         }
@@ -105,7 +96,7 @@ impl Box {
     pub(crate) async fn start_daemon(&mut self, options: &ControlOptions) -> io::Result<()> {
         let mut options = options.execd.clone();
         options.env.extend(environment(&self.request));
-        let execd = Execd::new(options);
+        let execd = Execd::start(options).await?;
         self.server = Some(http::serve(execd.clone(), TcpListener::bind("127.0.0.1:0").await?)?);
         self.execd = Some(execd);
         Ok(())
@@ -198,7 +189,7 @@ impl Box {
             container.end().await;
         }
         if let Some(execd) = self.execd {
-            execd.set.kill_all(std::time::Duration::from_secs(5)).await;
+            execd.end().await;
         }
     }
 }

@@ -9,9 +9,10 @@ use super::{
     boxes::{Box, Snapshot, new_box_id},
 };
 use crate::{
-    execd::{lock, now_ms, parse_rfc3339, rfc3339},
+    execd::{lock, now_ms},
     http::{Answer, Request, Response, decode, empty, failure, json as answer, query, value_of},
     proxy,
+    time::{parse_rfc3339, rfc3339},
 };
 
 /// What the server takes from a request before the sandbox sees it.

@@ -17,7 +17,7 @@ use sandbox_protocol::{
 };
 use tokio::{sync::watch, time::Instant};
 
-use crate::{error::NAME, link::Link, provider::Shared, sandbox::Sandbox};
+use crate::random_hex;
 
 /// How long a command is reattached to. The agent ends it when nobody came back for a little longer.
 const REATTACH_LIMIT: Duration = Duration::from_secs(28);
@@ -26,10 +26,31 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Input that is kept because it may not have arrived: more than a stream and its connection hold on their way.
 const KEPT_BYTES: usize = 24 << 20;
 
-/// Runs a command.
-pub(crate) async fn exec(shared: Arc<Shared>, sandbox: Arc<Sandbox>, mut request: ExecRequest) -> Result<ExecStream> {
+/// The way to one agent, whose connection is made again when it broke.
+#[async_trait]
+pub trait AgentWay: Send + Sync + 'static {
+    /// The connection, made if there is none.
+    ///
+    /// # Errors
+    /// When the sandbox has ended, or cannot be reached for long.
+    async fn client(&self) -> Result<Client>;
+
+    /// What an error means when the sandbox itself is the reason, with the provider's name.
+    async fn explain(&self, error: SandboxError) -> SandboxError;
+}
+
+/// Whether a call on this connection failed because it broke.
+pub fn is_broken(client: &Client, error: &SandboxError) -> bool {
+    is_loss(error) && client.close_reason().is_some()
+}
+
+/// Runs a command that outlives the connection it was started on.
+///
+/// # Errors
+/// Those of the contract.
+pub async fn exec(way: Arc<dyn AgentWay>, mut request: ExecRequest) -> Result<ExecStream> {
     if request.exec_id.is_empty() {
-        request.exec_id = format!("exec-{}", sandbox_agent_client::random_hex(12)?);
+        request.exec_id = format!("exec-{}", random_hex(12)?);
     }
     let exec_id = request.exec_id.clone();
     let mut input = Input::default();
@@ -42,21 +63,21 @@ pub(crate) async fn exec(shared: Arc<Shared>, sandbox: Arc<Sandbox>, mut request
     let deadline = Instant::now() + REATTACH_LIMIT;
     let mut was_lost = false;
     let (client, stream) = loop {
-        let client = match sandbox.client(&shared).await {
+        let client = match way.client().await {
             Ok(client) => client,
             Err(error) if was_lost => {
                 // It may run.
-                return Err(sandbox.explain(&shared, SandboxError::lost(error.message(), Admitted::Unknown)).await);
+                return Err(way.explain(SandboxError::lost(error.message(), Admitted::Unknown)).await);
             }
-            Err(error) => return Err(sandbox.explain(&shared, error).await),
+            Err(error) => return Err(way.explain(error).await),
         };
         match client.exec_start(ExecStart::new(request.clone())).await {
             Ok((_, stream)) => break (client, stream),
-            Err(error) if Link::is_broken(&client, &error) && Instant::now() < deadline => {
+            Err(error) if is_broken(&client, &error) && Instant::now() < deadline => {
                 was_lost |= error.kind() == ErrorKind::Lost;
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(error) => return Err(sandbox.explain(&shared, error).await),
+            Err(error) => return Err(way.explain(error).await),
         }
     };
     let has_input = !input.kept.is_empty() || input.is_closed;
@@ -68,7 +89,7 @@ pub(crate) async fn exec(shared: Arc<Shared>, sandbox: Arc<Sandbox>, mut request
         let line = line.clone();
         AbortOnDrop(tokio::spawn(async move { line.feed().await }))
     });
-    let pump = Pump { shared, sandbox, exec_id, line: line.clone(), client, stdout: 0, stderr: 0, feeder: None };
+    let pump = Pump { way, exec_id, line: line.clone(), client, stdout: 0, stderr: 0, feeder: None };
     let session = Session::spawn(Control(line), move |sink| pump.run(stream, sink));
     Ok(session.with_guard(feeding))
 }
@@ -138,7 +159,7 @@ struct Line {
 }
 
 fn over() -> SandboxError {
-    SandboxError::invalid_state("it is over already").with_provider(NAME)
+    SandboxError::invalid_state("it is over already")
 }
 
 fn is_loss(error: &SandboxError) -> bool {
@@ -258,8 +279,7 @@ impl SessionControl for Control {
 
 /// Carries the output.
 struct Pump {
-    shared: Arc<Shared>,
-    sandbox: Arc<Sandbox>,
+    way: Arc<dyn AgentWay>,
     exec_id: String,
     line: Arc<Line>,
     client: Client,
@@ -290,7 +310,7 @@ impl Pump {
                     fed = &mut feeder.0 => {
                         self.feeder = None;
                         match fed {
-                            Ok(Err(error)) => return Err(error.with_provider(NAME)),
+                            Ok(Err(error)) => return Err(self.way.explain(error).await),
                             _ => continue,
                         }
                     }
@@ -312,14 +332,14 @@ impl Pump {
                 Ok(None) => return Ok(()),
                 Err(error) => error,
             };
-            if !Link::is_broken(&self.client, &error) {
-                return Err(self.sandbox.explain(&self.shared, error).await);
+            if !is_broken(&self.client, &error) {
+                return Err(self.way.explain(error).await);
             }
             match self.reattach().await {
                 Ok(again) => stream = again,
                 Err(_) => {
                     let lost = SandboxError::lost(error.message(), Admitted::Yes);
-                    return Err(self.sandbox.explain(&self.shared, lost).await);
+                    return Err(self.way.explain(lost).await);
                 }
             }
         }
@@ -330,8 +350,8 @@ impl Pump {
         self.feeder = None;
         let deadline = Instant::now() + REATTACH_LIMIT;
         loop {
-            // Fails when the task has ended, or cannot be reached for long.
-            let client = self.sandbox.client(&self.shared).await?;
+            // Fails when the sandbox has ended, or cannot be reached for long.
+            let client = self.way.client().await?;
             let attach = ExecAttach {
                 exec_id: self.exec_id.clone(),
                 stdout_offset: self.stdout,
@@ -352,7 +372,7 @@ impl Pump {
                     self.client = client;
                     return Ok(stream);
                 }
-                Err(error) if Link::is_broken(&client, &error) && Instant::now() < deadline => {
+                Err(error) if is_broken(&client, &error) && Instant::now() < deadline => {
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),

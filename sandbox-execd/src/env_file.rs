@@ -2,7 +2,7 @@
 
 /// Reads such a file. Values may be in single quotes, word for word and over several lines; in double quotes, with escapes;
 /// or bare, up to the end of the line.
-pub(super) fn read(text: &str) -> Vec<(String, String)> {
+pub(crate) fn read(text: &str) -> Vec<(String, String)> {
     let (mut found, mut rest) = (Vec::new(), text);
     while let Some((line, _)) = rest.split_once('\n').or_else(|| (!rest.is_empty()).then_some((rest, ""))) {
         let entry = line.trim_start();

@@ -1,0 +1,191 @@
+//! Requests and answers.
+
+use std::{convert::Infallible, io};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    StatusCode,
+    body::{Frame, Incoming},
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use sandbox_core::{ErrorKind, SandboxError};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(crate) type Request = hyper::Request<Incoming>;
+pub(crate) type Response = hyper::Response<Body>;
+
+/// What is read of a request that is JSON.
+const JSON_BYTES: usize = 64 * 1024 * 1024;
+
+/// Pieces of an answer that wait for a slow client before their source waits.
+const WAITING_PIECES: usize = 4;
+
+/// Feeds the body of an answer. An error in place of a piece cuts the connection.
+pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+fn with(status: StatusCode, kind: Option<&'static str>, body: Body) -> Response {
+    let mut response = hyper::Response::new(body);
+    *response.status_mut() = status;
+    if let Some(kind) = kind {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    response
+}
+
+fn whole(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
+}
+
+pub(crate) fn empty(status: StatusCode) -> Response {
+    with(status, None, whole(Bytes::new()))
+}
+
+pub(crate) fn ok() -> Response {
+    empty(StatusCode::OK)
+}
+
+pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response {
+    with(status, Some("text/plain"), whole(text))
+}
+
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response {
+    with(status, Some("application/json"), whole(value.to_string()))
+}
+
+/// An answer whose body comes in pieces.
+pub(crate) fn streamed(kind: &'static str) -> (Pieces, Response) {
+    let (sender, receiver) = mpsc::channel(WAITING_PIECES);
+    let pieces = stream::unfold(receiver, |mut receiver: mpsc::Receiver<io::Result<Bytes>>| async move {
+        let piece = receiver.recv().await?;
+        Some((piece.map(Frame::data), receiver))
+    });
+    (sender, with(StatusCode::OK, Some(kind), StreamBody::new(pieces).boxed_unsync()))
+}
+
+/// Why a request is refused, in the words of the API.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+/// What a route gives.
+pub(crate) type Answer = Result<Response, Refusal>;
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    /// A request that cannot be meant.
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", message)
+    }
+
+    /// Work that failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "RUNTIME_ERROR", message)
+    }
+
+    pub(crate) fn missing_query(name: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "MISSING_QUERY", format!("missing query parameter '{name}'"))
+    }
+
+    /// A session that is not there.
+    pub(crate) fn no_context() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "CONTEXT_NOT_FOUND", "context not found")
+    }
+
+    pub(crate) fn response(&self) -> Response {
+        json(self.status, &json!({ "code": self.code, "message": self.message }))
+    }
+}
+
+/// What the agent said no to.
+impl From<SandboxError> for Refusal {
+    fn from(error: SandboxError) -> Self {
+        match error.kind() {
+            ErrorKind::InvalidInput => Self::bad(error.message()),
+            _ => Self::failed(error.message()),
+        }
+    }
+}
+
+/// The body of a request as JSON; of an empty one the default.
+pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Incoming) -> Result<T, Refusal> {
+    let read = Limited::new(body, JSON_BYTES).collect().await;
+    let bytes = read.map_err(|_| Refusal::bad(format!("the body broke off, or has more than {JSON_BYTES} bytes")))?;
+    let bytes = bytes.to_bytes();
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(T::default());
+    }
+    // The text of the error could quote what is in the body.
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Refusal::bad(format!("error parsing request, line {} column {}", error.line(), error.column()))
+    })
+}
+
+/// The values of a query, decoded.
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn of(request: &Request) -> Self {
+        let text = request.uri().query().unwrap_or_default();
+        let pairs = text.split('&').filter(|pair| !pair.is_empty());
+        Self(
+            pairs
+                .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+                .map(|(name, value)| (decode(name, true), decode(value, true)))
+                .collect(),
+        )
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Refusal> {
+        let parse = |text: &str| text.parse().map_err(|_| Refusal::bad(format!("{name} must be a number")));
+        self.get(name).filter(|text| !text.is_empty()).map(parse).transpose()
+    }
+}
+
+/// Text with `%41` and, in a query, `+` put right.
+pub(crate) fn decode(text: &str, is_query: bool) -> String {
+    let bytes = text.as_bytes();
+    let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while at < bytes.len() {
+        let hex = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (bytes[at], hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                decoded.push(byte);
+                at += 2;
+            }
+            (b'+', _) if is_query => decoded.push(b' '),
+            (byte, _) => decoded.push(byte),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode;
+
+    #[test]
+    fn what_is_encoded_is_decoded_and_the_rest_is_left() {
+        assert_eq!(decode("a%2Fb+c%zz%", true), "a/b c%zz%");
+        assert_eq!(decode("a+b%C3%A9", false), "a+b\u{e9}");
+    }
+}
