@@ -117,9 +117,7 @@ impl Creation {
         let limit = spec.ready_timeout().unwrap_or(Duration::from_secs_f64(config.ready_timeout_s));
         let (image, early) = match self.shared.pools.known_image(&wish) {
             None => (self.image(&wish).await, None),
-            Some(known) => {
-                future::join(self.image(&wish), self.from_pool(known, &options, Instant::now() + limit)).await
-            }
+            Some(known) => future::join(self.image(&wish), self.ahead(known, &options, Instant::now() + limit)).await,
         };
         let mut image = match (image, early) {
             (Ok(image), Some((known, sandbox))) if known.id == image.id => return Ok(sandbox),
@@ -170,12 +168,7 @@ impl Creation {
 
     /// A sandbox from what was made ahead of the image as it was known, while the engine is asked whether it still is.
     /// None where there is nothing, or it could not be used.
-    async fn from_pool(
-        &self,
-        known: Image,
-        options: &DockerOptions,
-        deadline: Instant,
-    ) -> Option<(Image, Arc<Sandbox>)> {
+    async fn ahead(&self, known: Image, options: &DockerOptions, deadline: Instant) -> Option<(Image, Arc<Sandbox>)> {
         let ways = self.ways(&known).await.ok()?;
         if ways.first() != Some(&Via::Socket) {
             return None;

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sandbox_agent_client::{ForwardTarget, forward_ports};
+use sandbox_agent_client::{ForwardTarget, forward_ports, is_broken};
 use sandbox_core::{
     ControlReply, ControlRequest, ErrorKind, PortStream, Result, SandboxError, Session, SessionControl, async_trait,
     bytes::Bytes, tracing,
@@ -11,7 +11,7 @@ use sandbox_core::{
 use sandbox_protocol::Client;
 use tokio::time::Instant;
 
-use crate::{error::NAME, link::Link, provider::Shared, sandbox::Sandbox};
+use crate::{error::NAME, provider::Shared, sandbox::Sandbox};
 
 /// How long ports that were lost with their connection are tried again.
 const AGAIN_LIMIT: Duration = Duration::from_secs(30);
@@ -102,7 +102,7 @@ impl Forwarding {
                 Err(error) => error,
             };
             drop(stream);
-            if !Link::is_broken(&client, &error) {
+            if !is_broken(&client, &error) {
                 return self.sandbox.explain(&self.shared, error).await;
             }
             (client, stream) = match self.again().await {

@@ -97,7 +97,7 @@ impl BuildContext {
             return Ok(Default::default());
         }
         let text = read_text("context", &file)?;
-        let ignored = Ignored::parse(&text).map_err(|error| error)?;
+        let ignored = Ignored::parse(&text)?;
         Ok((ignored, text))
     }
 
