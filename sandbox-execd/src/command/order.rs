@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{ByteString, ExecRequest, StdinSource};
+use sandbox_core::{ByteString, ExecCommand, ExecRequest, StdinSource};
 use serde::Deserialize;
 
 use crate::{
@@ -69,7 +69,11 @@ impl Order {
                     "Key: 'RunCommandRequest.Command' Error:Field validation for 'Command' failed",
                 ));
             }
-            (None, false) => (ExecRequest::shell(&self.command), "sh".to_owned()),
+            (None, false) => {
+                let mut request = ExecRequest::shell(&self.command);
+                request.command = ExecCommand::Shell { script: (&self.command).into(), shell: environment::shell() };
+                (request, "sh".to_owned())
+            }
         };
         request.env = environment::read_envs(&execd.settings.envs_file);
         for (name, value) in &self.envs {
