@@ -23,7 +23,7 @@ pub(super) struct Order {
     timeout: u64,
     uid: Option<u32>,
     gid: Option<u32>,
-    envs: BTreeMap<String, Option<String>>,
+    envs: BTreeMap<String, String>,
     /// Ours: exact bytes in events.
     pub(super) bytes: bool,
     /// Ours: a file as standard input.
@@ -77,7 +77,7 @@ impl Order {
         };
         request.env = environment::read_envs(&execd.settings.envs_file);
         for (name, value) in &self.envs {
-            request.env.insert(name, value.as_deref().unwrap_or_default());
+            request.env.insert(name, value.as_str());
         }
         request.cwd = folder(&self.cwd)?;
         request.user = user(self.uid, self.gid)?;

@@ -97,8 +97,8 @@ async fn take(execd: &Execd, form: &mut Form) -> Answer {
         match form.next().await? {
             Token::Head(Head { name, has_file_name: true }) if name == "metadata" => {
                 let text = form.small().await?;
-                let metadata: Metadata = serde_json::from_slice(&text)
-                    .map_err(|_| invalid("INVALID_FILE_METADATA", "the metadata is no JSON of the right form"))?;
+                let metadata = http::parse::<Metadata>(&text)
+                    .ok_or_else(|| invalid("INVALID_FILE_METADATA", "the metadata is no JSON of the right form"))?;
                 if waiting.len() >= WAITING_MAX {
                     return Err(unpaired());
                 }
