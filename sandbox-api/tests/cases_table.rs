@@ -75,7 +75,7 @@ fn tests() -> BTreeSet<String> {
 }
 
 fn collect(code: &str, found: &mut BTreeSet<String>) {
-    let (mut is_test, mut group) = (false, None);
+    let (mut is_test, mut group, mut is_on_each) = (false, None, false);
     for line in code.lines().map(str::trim) {
         is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
         if let Some((before, name)) = line.split_once("fn ")
@@ -86,8 +86,13 @@ fn collect(code: &str, found: &mut BTreeSet<String>) {
             }
         } else if let Some(rest) = line.strip_prefix("cases! { \"") {
             group = rest.split('"').next();
+        } else if line == "on_each! {" {
+            // Each of them is run on several providers.
+            is_on_each = true;
         } else if line == "}" {
-            group = None;
+            (group, is_on_each) = (None, false);
+        } else if let (true, Some(name)) = (is_on_each, line.strip_suffix(',')) {
+            found.insert(name.to_owned());
         } else if let (Some(group), Some((name, _))) = (group, line.split_once(", \"")) {
             found.insert(format!("{group}.{name}"));
         }

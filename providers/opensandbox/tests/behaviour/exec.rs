@@ -82,15 +82,23 @@ async fn f04_a_stream_cut_at_any_byte_is_lost_and_never_a_success() {
     let world = World::new(json!({})).await;
     let handle = world.sandbox().await;
     let execd = world.execd(&handle);
-    // The whole stream is some 350 bytes long: before the first event, within events, between them.
     for broken in [true, false] {
-        for at in (0..200).step_by(9) {
-            execd.faults.plan("POST", "/command", Fault::Cut(at, broken), 1);
-            let error = world.run(&handle, ExecRequest::shell("echo out; exit 0")).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Lost, "cut at {at}: {error:?}");
-            // Where not even the head of the answer came, nobody can tell.
-            assert_ne!(error.admitted(), Some(Admitted::No), "cut at {at}");
-        }
+        // Byte for byte, until the last event is whole.
+        let whole = 'cut: {
+            for at in 0..2000 {
+                execd.faults.plan("POST", "/command", Fault::Cut(at, broken), 1);
+                let error = match world.run(&handle, ExecRequest::shell("echo out; exit 0")).await {
+                    Ok(result) => break 'cut (at, result),
+                    Err(error) => error,
+                };
+                assert_eq!(error.kind(), ErrorKind::Lost, "cut at {at}: {error:?}");
+                // Where not even the head of the answer came, nobody can tell.
+                assert_ne!(error.admitted(), Some(Admitted::No), "cut at {at}");
+            }
+            panic!("it is never whole");
+        };
+        assert!(whole.0 > 200, "the whole stream has some 350 bytes: {}", whole.0);
+        assert_eq!((whole.1.stdout_text().as_ref(), whole.1.outcome()), ("out\n", &ExecOutcome::Exited(0)));
     }
     world.control.end().await;
 }
