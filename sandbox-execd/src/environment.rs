@@ -38,6 +38,14 @@ pub(crate) fn config(command: &[String]) -> ServeConfig {
     }
 }
 
+/// The shell of scripts: bash, else sh, as this process finds it; a command's own environment does not say where. None: the
+/// agent looks for one.
+pub(crate) fn shell() -> Option<String> {
+    let folders = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let find = |name: &str| env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+    find("bash").or_else(|| find("sh"))?.into_os_string().into_string().ok()
+}
+
 /// The file of variables.
 pub(crate) fn envs_file() -> PathBuf {
     env::var_os(ENVS_VARIABLE).filter(|file| !file.is_empty()).map_or_else(|| ENVS_FILE.into(), PathBuf::from)

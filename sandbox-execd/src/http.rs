@@ -125,10 +125,26 @@ pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Incoming) -> 
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::default());
     }
-    // The text of the error could quote what is in the body.
-    serde_json::from_slice(&bytes).map_err(|error| {
-        Refusal::bad(format!("error parsing request, line {} column {}", error.line(), error.column()))
-    })
+    parse(&bytes).ok_or_else(|| Refusal::bad("error parsing request: the body is no JSON of the right form"))
+}
+
+/// JSON as its type. A member that is null counts as left out, as with execd; what is wrong with the rest is not told: the
+/// text of an error could quote it.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let mut value = serde_json::from_slice(bytes).ok()?;
+    leave_nulls_out(&mut value);
+    serde_json::from_value(value).ok()
+}
+
+fn leave_nulls_out(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(leave_nulls_out);
+        }
+        Value::Array(items) => items.iter_mut().for_each(leave_nulls_out),
+        _ => {}
+    }
 }
 
 /// The values of a query, decoded.
@@ -181,7 +197,14 @@ pub(crate) fn decode(text: &str, is_query: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::decode;
+    use super::{decode, parse};
+
+    #[test]
+    fn a_null_is_as_if_it_were_not_there() {
+        let read: Option<std::collections::BTreeMap<String, u8>> = parse(br#"{"a": null, "b": 1}"#);
+        assert_eq!(read, Some([("b".to_owned(), 1)].into()));
+        assert_eq!(parse::<Vec<u8>>(b"[null]"), None);
+    }
 
     #[test]
     fn what_is_encoded_is_decoded_and_the_rest_is_left() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{ByteString, ExecRequest, StdinSource};
+use sandbox_core::{ByteString, ExecCommand, ExecRequest, StdinSource};
 use serde::Deserialize;
 
 use crate::{
@@ -23,7 +23,7 @@ pub(super) struct Order {
     timeout: u64,
     uid: Option<u32>,
     gid: Option<u32>,
-    envs: BTreeMap<String, Option<String>>,
+    envs: BTreeMap<String, String>,
     /// Ours: exact bytes in events.
     pub(super) bytes: bool,
     /// Ours: a file as standard input.
@@ -69,11 +69,15 @@ impl Order {
                     "Key: 'RunCommandRequest.Command' Error:Field validation for 'Command' failed",
                 ));
             }
-            (None, false) => (ExecRequest::shell(&self.command), "sh".to_owned()),
+            (None, false) => {
+                let mut request = ExecRequest::shell(&self.command);
+                request.command = ExecCommand::Shell { script: (&self.command).into(), shell: environment::shell() };
+                (request, "sh".to_owned())
+            }
         };
         request.env = environment::read_envs(&execd.settings.envs_file);
         for (name, value) in &self.envs {
-            request.env.insert(name, value.as_deref().unwrap_or_default());
+            request.env.insert(name, value.as_str());
         }
         request.cwd = folder(&self.cwd)?;
         request.user = user(self.uid, self.gid)?;

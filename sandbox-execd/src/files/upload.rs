@@ -1,6 +1,6 @@
 //! Files on their way in: each has a part that says where it goes, and one that is it. It goes into place when it is whole.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::{StatusCode, body::Incoming, header::CONTENT_TYPE};
@@ -22,6 +22,9 @@ use crate::{
 
 /// The longest description of a file.
 const METADATA_BYTES: usize = 64 * 1024;
+
+/// How long the rest of a form is read that is of no use any more.
+const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Descriptions that may come before the first of their files.
 const WAITING_MAX: usize = 1024;
@@ -80,14 +83,22 @@ pub(super) async fn upload(execd: &Execd, request: Request) -> Answer {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let splitter = Splitter::of(kind).ok_or_else(|| invalid("INVALID_FILE", "the form has no boundary"))?;
     let mut form = Form { body: request.into_body(), splitter };
+    let taken = take(execd, &mut form).await;
+    // An answer to a request that is still being sent would break the connection, and not be read.
+    let _ = tokio::time::timeout(DRAIN_WITHIN, async { while let Some(Ok(_)) = form.body.frame().await {} }).await;
+    taken
+}
+
+/// Takes every file of a form.
+async fn take(execd: &Execd, form: &mut Form) -> Answer {
     let (mut waiting, mut count) = (VecDeque::new(), 0);
     let unpaired = || invalid("INVALID_FILE", "as many parts \"file\" as \"metadata\" are needed, each behind its own");
     loop {
         match form.next().await? {
             Token::Head(Head { name, has_file_name: true }) if name == "metadata" => {
                 let text = form.small().await?;
-                let metadata: Metadata = serde_json::from_slice(&text)
-                    .map_err(|_| invalid("INVALID_FILE_METADATA", "the metadata is no JSON of the right form"))?;
+                let metadata = http::parse::<Metadata>(&text)
+                    .ok_or_else(|| invalid("INVALID_FILE_METADATA", "the metadata is no JSON of the right form"))?;
                 if waiting.len() >= WAITING_MAX {
                     return Err(unpaired());
                 }
@@ -95,7 +106,7 @@ pub(super) async fn upload(execd: &Execd, request: Request) -> Answer {
             }
             Token::Head(Head { name, .. }) if name == "file" => {
                 let metadata: Metadata = waiting.pop_front().ok_or_else(unpaired)?;
-                store(execd, &mut form, metadata).await?;
+                store(execd, form, metadata).await?;
                 count += 1;
             }
             Token::End if waiting.is_empty() && count > 0 => return Ok(http::ok()),

@@ -122,7 +122,7 @@ impl Execd {
         if let Some(known) = known.filter(|known| known.exit.is_none()) {
             let agent_id = own.map_or_else(|| id.to_owned(), |own| own.agent_id(id));
             // From its end on, and whoever holds it.
-            let options = AttachOptions { takeover: true, since: Some(known.output_bytes), ..AttachOptions::default() };
+            let options = AttachOptions { takeover: true, since: Some(known.output_bytes) };
             let request = PtyAttachRequest { session_id: agent_id, options };
             let mut stream: PtyStream = self.client.open(methods::PTY_ATTACH, &request).await?;
             // One that has ended meanwhile needs none.
@@ -178,7 +178,7 @@ impl Execd {
     }
 
     async fn attach_to(&self, session_id: String, since: u64, takeover: bool) -> Result<PtyStream, Refusal> {
-        let options = AttachOptions { takeover, since: Some(since), ..AttachOptions::default() };
+        let options = AttachOptions { takeover, since: Some(since) };
         let request = PtyAttachRequest { session_id, options };
         self.client.open::<PtyEvent>(methods::PTY_ATTACH, &request).await.map_err(|error| refused(&error))
     }

@@ -26,8 +26,10 @@ async fn files_go_in_with_their_mode_and_come_out_whole_and_in_parts() {
     let daemon = Daemon::start();
     let (small, large) = (daemon.path("new/small"), daemon.path("large"));
     let contents: Vec<u8> = (0..3_000_000u32).map(|at| (at * 7) as u8).collect();
-    let files =
-        [(json!({ "path": small, "mode": 750 }), &b"one\ntwo\nthree"[..]), (json!({ "path": large }), &contents[..])];
+    let files = [
+        (json!({ "path": small, "mode": 750, "owner": null }), &b"one\ntwo\nthree"[..]),
+        (json!({ "path": large }), &contents[..]),
+    ];
     assert_eq!(upload(&daemon, &files).await.status, 200);
     assert_eq!(std::fs::metadata(&small).unwrap().permissions().mode() & 0o777, 0o750);
     assert!(std::fs::read(&large).unwrap() == contents);

@@ -56,8 +56,7 @@ async fn large_outputs_arrive_whole_in_both_directions() {
     let client = client(&daemon).await;
     let input: Vec<u8> = (0..5_000_000u32).map(|at| (at / 3) as u8).collect();
     let exec = soon(client.exec(ExecRequest::shell("cat").with_stdin_bytes(input.clone()))).await.unwrap();
-    let mut limits = sandbox_core::CaptureLimits::default();
-    limits.stdout_bytes = input.len();
+    let limits = sandbox_core::CaptureLimits { stdout_bytes: input.len(), ..Default::default() };
     let result = soon(exec.collect(limits)).await.unwrap();
     assert!(result.stdout == input, "{} of {} bytes", result.stdout.len(), input.len());
 }
