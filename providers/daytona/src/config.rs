@@ -145,6 +145,9 @@ pub struct OperationsConfig {
     pub close_timeout_s: f64,
     /// Where commands keep their state inside; absolute. Default `/tmp/.sandbox-jobs`.
     pub job_folder: String,
+    /// The file of the agent, which is placed in a sandbox to forward ports; absolute. Default: what `SANDBOX_AGENT` names,
+    /// else the one that was installed with the program.
+    pub agent_path: Option<PathBuf>,
 }
 
 /// Many at once.
@@ -193,6 +196,7 @@ impl Default for OperationsConfig {
             file_timeout_s: 1800.0,
             close_timeout_s: 60.0,
             job_folder: "/tmp/.sandbox-jobs".to_owned(),
+            agent_path: None,
         }
     }
 }
@@ -276,6 +280,9 @@ impl DaytonaConfig {
         if !folder.starts_with('/') || folder.len() < 2 || !folder.chars().all(is_plain) {
             let text = "must be an absolute path of letters, digits and . _ - /";
             return Err(SandboxError::invalid_input("operations.job_folder", text));
+        }
+        if self.operations.agent_path.as_deref().is_some_and(|path| !path.is_absolute()) {
+            return Err(SandboxError::invalid_input("operations.agent_path", "must be an absolute path"));
         }
         for (field, url) in [
             ("connection.api_url", &self.connection.api_url),
@@ -391,6 +398,7 @@ mod tests {
             (json!({"create": {"auto_stop_interval": -1}}), "create.auto_stop_interval"),
             (json!({"probe": {"deadline_s": -1.0}}), "probe.deadline_s"),
             (json!({"operations": {"job_folder": "/a b"}}), "operations.job_folder"),
+            (json!({"operations": {"agent_path": "rel"}}), "operations.agent_path"),
             (json!({"operations": {"exec_mode": "ssh"}}), "operations.exec_mode.ssh"),
             (json!({"batch": {"concurrency": 0}}), "batch.concurrency"),
         ] {

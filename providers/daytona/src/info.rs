@@ -65,7 +65,10 @@ pub(crate) fn info(config: &DaytonaConfig) -> ProviderInfo {
         .emulates(Field::ExecUser, "the sandbox's own user; any other where that is root and the image has setpriv")
         .refuses(Field::ExtraHosts, "the service has no way to add names")
         .with_detail("resources", "with an image only, rounded up to whole cores and GiB")
-        .with_detail("agent", "not used: the service's toolbox is the only way in")
+        .with_detail(
+            "agent",
+            "placed when ports are forwarded, and reached by a terminal; commands need none and outlive connections",
+        )
         .with_detail("pause", "machines are frozen; containers are stopped, which ends their processes");
     for (field, why) in REFUSED {
         info = info.refuses(field, why);

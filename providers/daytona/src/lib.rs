@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 mod client;
 mod config;
 mod create;

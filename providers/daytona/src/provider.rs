@@ -9,12 +9,13 @@ use std::{
 
 use sandbox_core::{
     BackgroundServices, ByteString, Connect, Endpoint, ExecRequest, ExecStream, Files, Jobs, ListSweep, Metrics,
-    PauseResume, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxHandle, SandboxProvider, SandboxSpec,
-    SandboxStatus, async_trait, tracing,
+    PauseResume, PortForwarding, ProviderInfo, Pty, PtyAttach, Renew, Result, SandboxHandle, SandboxProvider,
+    SandboxSpec, SandboxStatus, async_trait, tracing,
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
 
 use crate::{
+    agent::Agents,
     client::Client,
     config::{Access, DaytonaConfig, seconds},
     create::{check_env, create},
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) creating: Semaphore,
     expiries: Mutex<HashMap<String, AbortHandle>>,
     delivered: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) agents: Agents,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,7 +66,8 @@ impl DaytonaProvider {
         let client = Arc::new(Client::new(&config, &access)?);
         let creating = Semaphore::new(config.batch.concurrency.min(Semaphore::MAX_PERMITS));
         let (expiries, delivered) = (Mutex::default(), Mutex::default());
-        Ok(Self { shared: Arc::new(Shared { config, access, client, creating, expiries, delivered }) })
+        let agents = Agents::default();
+        Ok(Self { shared: Arc::new(Shared { config, access, client, creating, expiries, delivered, agents }) })
     }
 }
 
@@ -168,6 +171,7 @@ impl SandboxProvider for DaytonaProvider {
         }
         self.shared.stop_clock(&handle.sandbox_id);
         drop(self.shared.delivered(&handle.sandbox_id));
+        self.shared.agents.forget(&handle.sandbox_id);
         self.shared.delete(&handle.sandbox_id, seconds(self.shared.config.operations.close_timeout_s)).await
     }
 
@@ -175,6 +179,7 @@ impl SandboxProvider for DaytonaProvider {
         for (_, task) in lock(&self.shared.expiries).drain() {
             task.abort();
         }
+        self.shared.agents.clear();
         Ok(())
     }
 
@@ -207,6 +212,10 @@ impl SandboxProvider for DaytonaProvider {
     }
 
     fn as_pause_resume(&self) -> Option<&dyn PauseResume> {
+        Some(self)
+    }
+
+    fn as_port_forwarding(&self) -> Option<&dyn PortForwarding> {
         Some(self)
     }
 

@@ -19,7 +19,7 @@ async fn daytona_keeps_the_provider_contract() {
         }
     };
     // Sizes go with an image only.
-    let suite = Suite::new(factory(new).with_spec(SandboxSpec::image("debian:12"))).with_minimum_run(204);
+    let suite = Suite::new(factory(new).with_spec(SandboxSpec::image("debian:12"))).with_minimum_run(206);
     let suite = match std::env::var("DAYTONA_CASES") {
         Ok(filter) => suite.with_filter(filter).with_minimum_run(1),
         Err(_) => suite,

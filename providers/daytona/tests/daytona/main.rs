@@ -8,6 +8,7 @@ mod jobs;
 mod live;
 mod official_sdk;
 mod played;
+mod ports;
 mod prism;
 mod proxies;
 mod replay;

@@ -238,7 +238,7 @@ async fn the_double_and_the_provider_speak_as_the_service_describes_it() {
         do_everything(&used).await;
         do_the_rest(&used, &url).await;
     });
-    let ended = tokio::time::timeout(LATE, through).await;
+    let ended = tokio::time::timeout(LATE * 2, through).await;
     // First what Prism says: it is the reason where a call has failed.
     assert_eq!(prism.reports().await, Vec::<String>::new());
     ended.expect("it ends").unwrap();
