@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hasher},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -27,15 +27,15 @@ use crate::{
     error::NAME,
     provider::DaytonaProvider,
     random::random_hex,
-    toolbox::{Script, check, not_running},
+    toolbox::{check, not_running},
     transfer,
 };
 
 /// How long the agent may take until it answers, its way into the sandbox included.
 const REACH_WITHIN: Duration = Duration::from_secs(120);
 
-/// How long a script may take.
-const SCRIPT: Duration = Duration::from_secs(20);
+/// What is being done when a script fails.
+const PLACING: &str = "placing the agent";
 
 /// Bytes on their way to and from the terminal.
 const ON_THE_WAY: usize = 256 << 10;
@@ -94,19 +94,11 @@ impl DaytonaProvider {
         Ok(made)
     }
 
-    /// Runs a script that may run twice; gives its exit code and output.
-    async fn about_agent(&self, handle: &SandboxHandle, text: &str) -> Result<(i32, String)> {
-        let script = Script { text, within: SCRIPT, deadline: Instant::now() + SCRIPT * 2 };
-        match self.shared.script(handle, script).await {
-            Ok(said) => Ok((said.code, said.output)),
-            Err(failure) => Err(self.shared.explain(handle, "placing the agent", failure).await),
-        }
-    }
-
     /// Puts the agent's file into the sandbox, unless it is there; gives its path.
     async fn place_agent(&self, handle: &SandboxHandle) -> Result<String> {
         let folder = &self.shared.config.operations.job_folder;
-        let (_, said) = self.about_agent(handle, &format!("uname -m; ls '{folder}' 2>/dev/null")).await?;
+        let look = format!("uname -m; ls '{folder}' 2>/dev/null");
+        let said = self.shared.short_script(handle, PLACING, &look).await?.output;
         let arch = said.lines().next().unwrap_or_default().trim().to_owned();
         let named = self.shared.config.operations.agent_path.as_deref();
         let local = find_agent(named, &arch).map_err(|error| error.with_provider(NAME))?;
@@ -122,9 +114,9 @@ impl DaytonaProvider {
         let part = format!("{path}.{}", random_hex(6)?);
         transfer::upload(&self.shared, handle, &local, &ByteString::from(part.as_str())).await?;
         let text = format!("chmod 711 '{folder}'; chmod 755 '{part}' && mv '{part}' '{path}'");
-        match self.about_agent(handle, &text).await? {
-            (0, _) => Ok(path),
-            (code, _) => Err(failed(&format!("its file could not be placed: exit {code}"))),
+        match self.shared.short_script(handle, PLACING, &text).await?.code {
+            0 => Ok(path),
+            code => Err(failed(&format!("its file could not be placed: exit {code}"))),
         }
     }
 

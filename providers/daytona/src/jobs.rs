@@ -16,7 +16,7 @@ use crate::{
     news::{Attempt, End, News, Told},
     provider::{DaytonaProvider, Shared},
     random::random_hex,
-    toolbox::{Script, check},
+    toolbox::check,
 };
 
 /// What folders of jobs start with.
@@ -28,11 +28,8 @@ const START: Duration = Duration::from_millis(100);
 /// How long a request waits for the end of a job.
 const LONG_WAIT: Duration = Duration::from_secs(15);
 
-/// How long a script may take.
-const SCRIPT: Duration = Duration::from_secs(20);
-
-/// How long asking about jobs is tried.
-const TRIED: Duration = Duration::from_secs(60);
+/// What is asked about when a request fails.
+const A_JOB: &str = "a job";
 
 /// Nothing of the output is asked for.
 const NOTHING: JobOffsets = JobOffsets { stdout: i64::MAX as u64, stderr: i64::MAX as u64 };
@@ -88,20 +85,10 @@ impl DaytonaProvider {
         &self.shared.config.operations.job_folder
     }
 
-    /// Runs a script that may run twice; gives its exit code and output.
-    async fn about_jobs(&self, handle: &SandboxHandle, text: &str) -> Result<(i32, String)> {
-        check(handle)?;
-        let script = Script { text, within: SCRIPT, deadline: Instant::now() + TRIED };
-        match self.shared.script(handle, script).await {
-            Ok(said) => Ok((said.code, said.output)),
-            Err(failure) => Err(self.shared.explain(handle, "a job", failure).await),
-        }
-    }
-
     /// The jobs in folders of these names, oldest first.
     async fn jobs_in(&self, handle: &SandboxHandle, folders: &str) -> Result<Vec<Known>> {
         let mark = format!("JOBS{}", random_hex(6)?);
-        let (_, output) = self.about_jobs(handle, &tell(self.root(), folders, &mark)).await?;
+        let output = self.shared.short_script(handle, A_JOB, &tell(self.root(), folders, &mark)).await?.output;
         let mut lines: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(&mark)).collect();
         if lines.pop().map(str::trim) != Some("end") {
             return Err(
@@ -138,7 +125,7 @@ impl Shared {
         match running.ask(before, wait).await {
             Ok(Told::News(news)) => Ok(Some(news)),
             Ok(_) => Ok(None),
-            Err(failure) => Err(self.explain(handle, "a job", failure).await),
+            Err(failure) => Err(self.explain(handle, A_JOB, failure).await),
         }
     }
 }
@@ -218,14 +205,12 @@ impl Jobs for DaytonaProvider {
         self.known_job(handle, &job_id).await?;
         let job = Job::known(folder(&job_id), self.root());
         let text = if tree { job.signal_tree(signal) } else { job.signal(signal) };
-        match self.about_jobs(handle, &text).await? {
+        match self.shared.short_script(handle, A_JOB, &text).await?.code {
             // It is over.
-            (0 | 3, _) => Ok(()),
-            (5, _) => Err(SandboxError::timed_out("something that the job left is still there after its kill")
+            0 | 3 => Ok(()),
+            5 => Err(SandboxError::timed_out("something that the job left is still there after its kill")
                 .with_provider(NAME)),
-            (code, _) => {
-                Err(SandboxError::internal(format!("the signal was not sent: exit {code}")).with_provider(NAME))
-            }
+            code => Err(SandboxError::internal(format!("the signal was not sent: exit {code}")).with_provider(NAME)),
         }
     }
 }

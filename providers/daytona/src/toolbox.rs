@@ -21,6 +21,10 @@ use crate::{
 /// How long the control plane may take for a question.
 pub(crate) const ASK_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a short script may take inside, and all attempts to run it together.
+const SHORT: Duration = Duration::from_secs(20);
+const SHORT_TRIED: Duration = Duration::from_secs(60);
+
 /// A script to run inside, in one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script<'a> {
@@ -94,6 +98,16 @@ impl Shared {
     pub(crate) async fn script(&self, handle: &SandboxHandle, script: Script<'_>) -> Result<Said, Failure> {
         let toolbox = self.toolbox(handle).await.map_err(|error| Failure::NotSent(error.message().to_owned()))?;
         self.script_at(&toolbox, script).await
+    }
+
+    /// Runs a short script inside that may run twice. `what`: for the error where it could not run.
+    pub(crate) async fn short_script(&self, handle: &SandboxHandle, what: &str, text: &str) -> Result<Said> {
+        check(handle)?;
+        let script = Script { text, within: SHORT, deadline: Instant::now() + SHORT_TRIED };
+        match self.script(handle, script).await {
+            Ok(said) => Ok(said),
+            Err(failure) => Err(self.explain(handle, what, failure).await),
+        }
     }
 
     pub(crate) async fn script_at(&self, toolbox: &str, script: Script<'_>) -> Result<Said, Failure> {
