@@ -34,3 +34,22 @@ async fn isolated_local_keeps_the_provider_contract_without_privileges() {
         println!("{}", agent::as_nobody("as_nobody"));
     }
 }
+
+/// The same through the plugin file, as a host of that user loads it.
+#[test]
+fn isolated_local_keeps_the_provider_contract_without_privileges_when_it_is_loaded() {
+    let place = agent::Place::of_nobody();
+    let providers = agent::agent().parent().unwrap();
+    let library = place.copy(&providers.join("libsandbox_provider_local.so"), "libsandbox_provider_local.so");
+    let suite = place.copy(&providers.with_file_name("sandbox-conformance"), "sandbox-conformance");
+    let root = place.folder("suite");
+    let settings = json!({
+        "workspace_root": root.join("root"),
+        "state_root": root.join("state"),
+        "agent_path": place.copy(agent::agent(), "agent"),
+    });
+    let words = [suite.into(), library.into(), "--config".into(), settings.to_string().into(), "--minimum".into()];
+    let said = place.run(&[&words[..], &[MUST_RUN.to_string().into()]].concat());
+    assert!(said.contains(" passed, 0 failed, "), "{said}");
+    println!("{said}");
+}

@@ -1,6 +1,7 @@
 //! The agent's file, built once; and this test program as another user.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::OnceLock,
@@ -48,32 +49,77 @@ pub(crate) fn as_nobody(test: &str) -> String {
 /// As [`as_nobody`], through another command.
 #[allow(dead_code, reason = "each test program uses its part")]
 pub(crate) fn as_nobody_by(wrapper: &[&str], test: &str) -> String {
-    use std::os::unix::fs::{PermissionsExt, chown};
-    // Where that user may pass, unlike the folders of cargo.
-    let temp = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
-    let (program, agent_copy, own) = (temp.path().join("tests"), temp.path().join("agent"), temp.path().join("own"));
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    std::fs::copy(agent(), &agent_copy).unwrap();
-    std::fs::create_dir(&own).unwrap();
-    let id = NOBODY.parse().ok();
-    chown(&own, id, id).unwrap();
-    let output = Command::new("setpriv")
-        .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps=-all", "--"])
-        .args(wrapper)
-        .arg(program)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(AGENT, &agent_copy)
-        .env(OTHER_USER, "1")
-        .env("TMPDIR", &own)
-        .env("HOME", &own)
-        .current_dir(&own)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "as nobody:\n{said}");
+    as_user_by(NOBODY, wrapper, test)
+}
+
+/// As [`as_nobody_by`], as the user of a number.
+#[allow(dead_code, reason = "each test program uses its part")]
+pub(crate) fn as_user_by(user: &str, wrapper: &[&str], test: &str) -> String {
+    let place = Place::of(user);
+    let program = place.copy(&std::env::current_exe().unwrap(), "tests");
+    let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
+    words.push(program.into());
+    words.extend(["--exact", test, "--nocapture", "--test-threads=1"].map(OsString::from));
+    let said = place.run(&words);
     assert!(said.contains("1 passed"), "no test is called {test}:\n{said}");
-    let left: Vec<_> = std::fs::read_dir(&own).unwrap().collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
     said
+}
+
+/// Folders of another user's, with what he may run.
+pub(crate) struct Place {
+    user: String,
+    temp: tempfile::TempDir,
+    own: PathBuf,
+}
+
+impl Place {
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) fn of_nobody() -> Place {
+        Place::of(NOBODY)
+    }
+
+    fn of(user: &str) -> Place {
+        use std::os::unix::fs::PermissionsExt;
+        // Where that user may pass, unlike the folders of cargo.
+        let temp = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+        let mut place = Place { user: user.to_owned(), own: PathBuf::new(), temp };
+        place.own = place.folder("own");
+        place
+    }
+
+    /// Makes a folder that is the user's own.
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        let (folder, id) = (self.temp.path().join(name), self.user.parse().ok());
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::chown(&folder, id, id).unwrap();
+        folder
+    }
+
+    /// Puts a file where the user can run it, and gives its place.
+    pub(crate) fn copy(&self, file: &Path, name: &str) -> PathBuf {
+        let place = self.temp.path().join(name);
+        std::fs::copy(file, &place).unwrap_or_else(|error| panic!("{}: {error}: cargo xtask test", file.display()));
+        place
+    }
+
+    /// Runs a command as the user, which must succeed and leave nothing. Gives what it wrote.
+    pub(crate) fn run(&self, words: &[OsString]) -> String {
+        let agent = self.copy(agent(), "agent");
+        let output = Command::new("setpriv")
+            .args(["--reuid", &self.user, "--regid", &self.user, "--clear-groups", "--inh-caps=-all", "--"])
+            .args(words)
+            .env(AGENT, &agent)
+            .env(OTHER_USER, "1")
+            .env("TMPDIR", &self.own)
+            .env("HOME", &self.own)
+            .current_dir(&self.own)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "as user {}:\n{said}", self.user);
+        let left: Vec<_> = std::fs::read_dir(&self.own).unwrap().collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        said
+    }
 }

@@ -159,3 +159,65 @@ async fn a_command_that_kills_all_it_can_ends_no_other_one_and_not_the_sandbox()
     local.run(&handle, ExecRequest::shell("kill -9 -1; kill -9 1; exit 1")).await;
     assert_eq!(local.text(&handle, "echo lives").await, "lives");
 }
+
+/// What uses one thing up: its name, what does it, and how that ends. Forks, memory and the room of folders have tests of
+/// their own.
+const BOMBS: [(&str, &str, &str); 6] = [
+    ("descriptors", "held = [open('/dev/null') for _ in range(r.getrlimit(r.RLIMIT_NOFILE)[0] + 1)]", "refused"),
+    ("threads", "[t.Thread(target=t.Event().wait, daemon=True).start() for _ in range(500)]", "refused"),
+    ("inodes", "[open(f'/tmp/{i}', 'w').close() for i in range(100000)]", "refused"),
+    ("depth", "[(os.mkdir('d'), os.chdir('d')) for _ in range(4000)]", "done"),
+    ("files", "os.mkdir('many'); [open(f'many/{i}', 'w').close() for i in range(4000)]", "done"),
+    ("signals", "s.signal(10, s.SIG_IGN); [os.kill(os.getpid(), 10) for _ in range(50000)]", "done"),
+];
+
+/// A bomb as a program that says how it ended.
+fn armed(bomb: &str) -> String {
+    let limit = "r.setrlimit(r.RLIMIT_NOFILE, (4096, r.getrlimit(r.RLIMIT_NOFILE)[1]))";
+    format!(
+        "import os, resource as r, signal as s, threading as t\n{limit}\ntry:\n  {bomb}\n  print('done', flush=True)\n\
+         except (OSError, RuntimeError): print('refused', flush=True)\nos._exit(0)"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs_hold_up_neither_a_neighbour_nor_the_end_of_their_sandbox() {
+    use sandbox_core::SandboxProvider;
+    use std::time::{Duration, Instant};
+    let local = isolated(json!({ "sizes": { "tmp_mib": 4 } }));
+    let mut spec = SandboxSpec::default();
+    spec.resources.pids = Some(64);
+    let (bombed, other) = (local.create_with(spec).await, local.create().await);
+    let bombs = async {
+        for (name, bomb, end) in BOMBS {
+            let program = armed(bomb);
+            let request = ExecRequest::argv(["python3", "-c", &program]).with_timeout_s(30.0);
+            let result = local.run(&bombed, request).await;
+            assert_eq!(result.stdout_text().trim(), end, "{name}: {:?} {}", result.exit, result.stderr_text());
+        }
+        // A long log, of which as much is kept as is asked for.
+        let flood = ExecRequest::shell("head -c 134217728 /dev/zero").with_timeout_s(60.0);
+        let result = local.run(&bombed, flood).await;
+        assert_eq!((result.stdout_bytes, result.stdout_truncated), (128 << 20, true));
+    };
+    let neighbour = async {
+        let mut slowest = Duration::ZERO;
+        loop {
+            let start = Instant::now();
+            assert_eq!(local.text(&other, "echo on").await, "on");
+            slowest = slowest.max(start.elapsed());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if slowest > Duration::from_secs(5) {
+                break slowest;
+            }
+        }
+    };
+    tokio::select! {
+        () = bombs => {}
+        slowest = neighbour => panic!("a neighbour has waited for {slowest:?}"),
+    }
+    assert_eq!(local.text(&bombed, "echo usable").await, "usable");
+    local.provider.close(&bombed).await.unwrap();
+    assert!(!local.temp().join("root").join(&bombed.sandbox_id).exists());
+    local.provider.close(&other).await.unwrap();
+}
