@@ -36,7 +36,7 @@ async fn an_address_is_one_that_other_sandboxes_reach_or_is_refused() {
         assert_eq!(soon(network.network_address(&handle)).await.unwrap(), expected);
     }
     // It is asked for directly, however commands go.
-    let asked = world.control.seen().into_iter().filter(|seen| seen.path.contains("/endpoints/")).next_back().unwrap();
+    let asked = world.control.seen().into_iter().rfind(|seen| seen.path.contains("/endpoints/")).unwrap();
     assert!(asked.path.contains("use_server_proxy=false"), "{}", asked.path);
     for (endpoint, headers) in [
         ("10.1.2.3:1234/proxy/44772", json!({})),
