@@ -31,6 +31,8 @@ from opensandbox.models.sandboxes import SandboxFilter, SnapshotFilter
 logging.disable(logging.CRITICAL)
 
 ADDRESS, KEY, IMAGE, WAY = sys.argv[1:5]
+# Another one may drive the same server at the same time.
+MADE_BY = f"the-official-client-{WAY}"
 CONFIG = dict(
     domain=ADDRESS,
     api_key=KEY,
@@ -275,7 +277,7 @@ async def life(sandbox, manager):
     answer = await sandbox.renew(timedelta(minutes=30))
     left = (answer.expires_at - datetime.now(timezone.utc)).total_seconds()
     assert 1700 < left < 1900 and answer.expires_at > before.expires_at, (before, answer)
-    mine = await manager.list_sandbox_infos(SandboxFilter(metadata={"made-by": "the-official-client"}))
+    mine = await manager.list_sandbox_infos(SandboxFilter(metadata={"made-by": MADE_BY}))
     same([(one.id, one.status.state) for one in mine.sandbox_infos], [(sandbox.id, "Running")], "a list")
     none = await manager.list_sandbox_infos(SandboxFilter(metadata={"made-by": "nobody"}))
     same(none.sandbox_infos, [], "a list of others")
@@ -327,7 +329,7 @@ async def main():
         timeout=timedelta(minutes=10),
         ready_timeout=timedelta(seconds=60),
         env={"FROM_SPEC": "of the spec"},
-        metadata={"made-by": "the-official-client"},
+        metadata={"made-by": MADE_BY},
         resource={"cpu": "500m", "memory": "256Mi"},
         connection_config=ConnectionConfig(**CONFIG),
     )

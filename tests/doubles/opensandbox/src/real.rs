@@ -202,10 +202,10 @@ impl RealServer {
         // The client is installed beside the server.
         let python = server_program()?.with_file_name("python");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("official_sdk.py");
-        let (path, out, err) = self.log("client.log")?;
+        let way = if use_server_proxy { "proxy" } else { "direct" };
+        let (path, out, err) = self.log(&format!("client-{way}.log"))?;
         let mut client = Command::new(python);
-        client.arg(script).args([self.address.as_str(), self.key.as_str(), BASE_IMAGE]);
-        client.arg(if use_server_proxy { "proxy" } else { "direct" });
+        client.arg(script).args([self.address.as_str(), self.key.as_str(), BASE_IMAGE, way]);
         let mut client = client.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
         let end = Instant::now() + CLIENT_WITHIN;
         while client.try_wait()?.is_none() && Instant::now() < end {
