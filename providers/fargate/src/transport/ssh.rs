@@ -170,9 +170,10 @@ mod tests {
         async fn auth_publickey(&mut self, _: &str, _: server::VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
             match self {
                 Self::Breaks => Err(russh::Error::Disconnect),
-                Self::Refuses => {
-                    Ok(Auth::Reject { proceed_with_methods: Some(MethodSet::client_supported()), partial_success: false })
-                }
+                Self::Refuses => Ok(Auth::Reject {
+                    proceed_with_methods: Some(MethodSet::client_supported()),
+                    partial_success: false,
+                }),
             }
         }
     }
