@@ -149,7 +149,7 @@ mod tests {
 
     use russh::{
         MethodSet,
-        keys::{PrivateKey, PublicKey, ssh_key::private::Ed25519Keypair},
+        keys::{PrivateKey, ssh_key::private::Ed25519Keypair},
         server::{self, Auth},
     };
     use sandbox_core::ErrorKind;
@@ -167,12 +167,13 @@ mod tests {
     impl server::Handler for Entering {
         type Error = russh::Error;
 
-        async fn auth_publickey(&mut self, _: &str, _: &PublicKey) -> Result<Auth, Self::Error> {
+        async fn auth_publickey(&mut self, _: &str, _: server::VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
             match self {
                 Self::Breaks => Err(russh::Error::Disconnect),
-                Self::Refuses => {
-                    Ok(Auth::Reject { proceed_with_methods: Some(MethodSet::all()), partial_success: false })
-                }
+                Self::Refuses => Ok(Auth::Reject {
+                    proceed_with_methods: Some(MethodSet::client_supported()),
+                    partial_success: false,
+                }),
             }
         }
     }

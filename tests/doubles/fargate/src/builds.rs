@@ -177,6 +177,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
         fs::create_dir_all(to).map_err(|error| error.to_string())?;
         return run(Command::new("cp").arg("-a").arg(from.join(".")).arg(to));
     }
+    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(|error| error.to_string())?;
     run(Command::new("cp").arg("-a").arg(from).arg(to))
 }
 

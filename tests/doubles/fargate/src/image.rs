@@ -1,7 +1,6 @@
 //! The images that tasks are run from: folders, made from programs of this machine.
 
 use std::{
-    collections::BTreeSet,
     env, fs, io,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
@@ -48,7 +47,8 @@ impl Images {
         sidecar(&images.path("sidecar"))?;
         skeleton(&images.path("empty"))?;
         skeleton(&images.path("bare"))?;
-        place(&find("busybox", "busybox-static")?, &images.path("bare").join("bin/sh"))?;
+        // Not that of busybox, which has programs in itself.
+        with_libraries("dash", &images.path("bare"), "bin/sh")?;
         Ok(images)
     }
 
@@ -111,19 +111,28 @@ fn sidecar(root: &Path) -> Result<()> {
     let group = fs::read_to_string(root.join("etc/group"))?;
     fs::write(root.join("etc/group"), group + "sshd:x:74:\n")?;
     fs::write(root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")?;
-    let mut files = BTreeSet::new();
-    let programs = [("sshd", "openssh-server"), ("ssh-keygen", "openssh-client"), ("socat", "socat")];
-    for (program, package) in programs {
-        let found = find(program, package)?;
-        let folder = if program == "sshd" { "usr/sbin" } else { "usr/bin" };
-        place(&found, &root.join(folder).join(program))?;
-        files.extend(libraries(&found)?);
-    }
-    for file in files {
-        place(&file, &root.join(file.strip_prefix("/").unwrap_or(&file)))?;
+    for (program, place) in
+        [("sshd", "usr/sbin/sshd"), ("ssh-keygen", "usr/bin/ssh-keygen"), ("socat", "usr/bin/socat")]
+    {
+        with_libraries(program, root, place)?;
     }
     let agent = root.join(AGENT_PATH.trim_start_matches('/'));
     place(&agent_program()?, &agent)?;
+    Ok(())
+}
+
+/// Puts a program of this machine into an image, and what it is linked with.
+fn with_libraries(program: &str, root: &Path, to: &str) -> Result<()> {
+    let package = match program {
+        "sshd" => "openssh-server",
+        "ssh-keygen" => "openssh-client",
+        program => program,
+    };
+    let found = find(program, package)?;
+    place(&found, &root.join(to))?;
+    for file in libraries(&found)? {
+        place(&file, &root.join(file.strip_prefix("/").unwrap_or(&file)))?;
+    }
     Ok(())
 }
 
