@@ -181,9 +181,11 @@ impl RealServer {
             "[server]\nhost = \"127.0.0.1\"\nport = {port}\napi_key = \"{}\"\n\
              [runtime]\ntype = \"docker\"\nexecd_image = \"{EXECD_IMAGE}\"\n\
              [docker]\nnetwork_mode = \"bridge\"\npublish_host = \"127.0.0.1\"\n\
-             [store]\ntype = \"sqlite\"\npath = \"{}\"\n",
+             [store]\ntype = \"sqlite\"\npath = \"{}\"\n\
+             [storage]\nallowed_host_paths = [\"{}\"]\n",
             self.key,
-            self.folder.join("store.db").display()
+            self.folder.join("store.db").display(),
+            env::temp_dir().display()
         );
         fs::write(&config, text)?;
         let (path, out, err) = self.log("server.log")?;
