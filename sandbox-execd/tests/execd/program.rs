@@ -59,9 +59,11 @@ fn an_image_holds_the_program_twice_and_nothing_else() {
     assert_eq!(names, ["execd", "bootstrap.sh"]);
 }
 
-#[test]
-fn its_end_ends_everything_that_it_runs() {
+#[tokio::test]
+async fn a_signal_ends_it_in_order() {
     let mut daemon = Daemon::start();
+    // From its first answer on.
+    assert_eq!(daemon.get("/ping").await.status, 200);
     let pid = daemon.child.id().to_string();
     assert!(Command::new("kill").arg(pid).status().unwrap().success());
     assert!(daemon.child.wait().unwrap().success());
