@@ -101,7 +101,7 @@ async fn input_comes_from_a_file_and_bytes_stay_bytes_for_those_who_ask() {
     let daemon = Daemon::start();
     let input = daemon.path("input");
     std::fs::write(&input, [0xff; 200_000]).unwrap();
-    let order = json!({ "command": "wc -c; printf '\\377'", "stdin_path": input, "bytes": true });
+    let order = json!({ "command": "wc -c; printf '\\377' >&2", "stdin_path": input, "bytes": true });
     let events = daemon.post("/command", order).await.events();
     assert_eq!(text(&events, "stdout").trim(), "200000");
     assert!(events.iter().any(|event| event["data"] == "/w=="), "{events:?}");
