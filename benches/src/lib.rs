@@ -13,6 +13,6 @@ mod table;
 
 pub use docker::{Cli, EngineApi};
 pub use memory::{is_ours, pss_kib, resident_kib, tree};
-pub use peer::{HELLO, copy_file, fork_exec, fork_exec_many};
+pub use peer::{HELLO, copy_file, fork_exec, fork_exec_many, settle};
 pub use provider::{Place, exec, exec_many, many};
 pub use table::{Goal, Table, median, millis, percentile};

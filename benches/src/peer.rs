@@ -23,6 +23,11 @@ pub async fn fork_exec_many(at_once: usize, count: usize) -> (Vec<Duration>, Dur
     crate::provider::many(at_once, count, async || fork_exec(&HELLO).await).await
 }
 
+/// Waits until what was written before is on the disk: whoever comes next does not pay for it.
+pub fn settle() {
+    assert!(std::process::Command::new("sync").status().expect("it starts").success());
+}
+
 /// Copies a file by the kernel, to where nothing was before.
 pub fn copy_file(from: &Path, to: &Path) -> Duration {
     let _ = std::fs::remove_file(to);

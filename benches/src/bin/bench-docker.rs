@@ -8,7 +8,7 @@ use std::{
 
 use sandbox_benches::{
     Cli, EngineApi, Goal, Place, Table, copy_file, exec, exec_many, fork_exec_many, many, median, millis, percentile,
-    resident_kib,
+    resident_kib, settle,
 };
 use sandbox_core::{SandboxProvider, SandboxSpec, from_json};
 use sandbox_provider_docker::DockerProvider;
@@ -279,13 +279,15 @@ async fn transfers(sides: &Sides, effort: &Effort, folder: &Path, table: &mut Ta
         let mut ways = [(); 5].map(|()| [Vec::new(), Vec::new()]);
         for _ in 0..rounds {
             let kernel = (copy_file(&file, &copy), copy_file(&file, &copy));
-            let all = [
-                near.transfer(&handle, &file, &back).await,
-                far.transfer(&distant, &file, &back).await,
-                sides.api.transfer(&container, &file, &back).await,
-                sides.cli.transfer(&container, &file, &back).await,
-                kernel,
-            ];
+            settle();
+            let near = near.transfer(&handle, &file, &back).await;
+            settle();
+            let far = far.transfer(&distant, &file, &back).await;
+            settle();
+            let api = sides.api.transfer(&container, &file, &back).await;
+            settle();
+            let all = [near, far, api, sides.cli.transfer(&container, &file, &back).await, kernel];
+            settle();
             assert!(std::fs::read(&back).expect("a file") == contents, "it came back changed");
             for (way, (up, down)) in ways.iter_mut().zip(all) {
                 way[0].push(up);

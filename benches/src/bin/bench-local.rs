@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 
 use sandbox_benches::{
     Goal, HELLO, Place, Table, copy_file, exec, exec_many, fork_exec, fork_exec_many, is_ours, median, millis,
-    percentile, pss_kib, resident_kib, tree,
+    percentile, pss_kib, resident_kib, settle, tree,
 };
 use sandbox_core::{SandboxProvider, SandboxSpec, from_json};
 use sandbox_provider_local::LocalProvider;
@@ -198,6 +198,7 @@ async fn transfers(place: &Place<'_>, folder: &std::path::Path, table: &mut Tabl
             up.push(one);
             down.push(other);
             kernel.push(copy_file(&file, &copy));
+            settle();
         }
         let (up, down, kernel) = (median(&mut up), median(&mut down), median(&mut kernel));
         let goal = || if bytes > 100 << 20 { Goal::AtMost(1.3) } else { Goal::None };
