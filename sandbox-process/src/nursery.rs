@@ -30,7 +30,7 @@ use crate::wire::{Report, Stage};
 /// Supervisors of one nursery at once.
 const SUPERVISORS_MAX: usize = 1 << 15;
 /// Supervisors that wait, at most: those beyond end when they are done.
-const SPARES_MAX: usize = 8;
+const SPARES_MAX: usize = 4;
 /// Supervisors that can be spares again, at most: each holds a descriptor here.
 const GRANTS_MAX: usize = 64;
 /// Pause between two rounds of hunting orphans.

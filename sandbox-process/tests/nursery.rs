@@ -40,7 +40,7 @@ async fn supervisors_serve_again_and_those_beyond_some_end() {
         one.controller().close_stdin().await;
         assert_eq!(within(seconds(5), collect(&mut one)).await.ending(), Ending::Exited(1));
     }
-    eventually("those beyond eight have ended", || set.is_empty() && supervisors().len() <= 8).await;
+    eventually("those beyond four have ended", || set.is_empty() && supervisors().len() <= 4).await;
 
     let (command, mark) = marked("setsid sleep 300 & echo up; sleep 300");
     let mut process = set.spawn(command, Limits::new()).await.expect("starts");
