@@ -13,11 +13,8 @@ const MUST_RUN: usize = 220;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fargate_keeps_the_provider_contract() {
     let double = Double::start().await.expect("the double starts");
-    let mut settings = double.settings();
+    let mut settings = double.settings_with_builds();
     settings["transport"] = "ssh".into();
-    for (key, value) in double.build_settings().as_object().expect("an object") {
-        settings[key] = value.clone();
-    }
     // The smallest: this machine has to carry them.
     settings["cpu"] = json!(0.25);
     let new = move || {

@@ -10,7 +10,7 @@ use sandbox_core::SandboxSpec;
 use serde_json::json;
 
 /// What is asked of the daemon by the API of execd, through the server: one case of each kind. The official client asks more.
-const BY_THE_API: [&str; 12] = [
+const BY_THE_API: [&str; 13] = [
     "exec.exit_codes_are_passed",
     "start.missing_program_is_not_found",
     "output.nul_and_non_utf8_bytes_are_unchanged",
@@ -19,7 +19,8 @@ const BY_THE_API: [&str; 12] = [
     "cancel.dropping_the_stream_kills_the_tree",
     "download.no_temporary_file_is_left",
     "lifecycle.close_ends_a_running_command",
-    "pty.",
+    "pty.session_opens_runs_and_gives_its_exit_code",
+    "pty.takeover_evicts_the_holder",
     "env.values_of_the_spec_are_exact",
     "user.user_of_the_spec_is_the_default",
     "field.extra_hosts",

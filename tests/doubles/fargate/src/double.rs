@@ -205,6 +205,15 @@ impl Double {
         })
     }
 
+    /// All settings: also those for images that are copied and built.
+    pub fn settings_with_builds(&self) -> Value {
+        let mut settings = self.settings();
+        for (key, value) in self.build_settings().as_object().into_iter().flatten() {
+            settings[key] = value.clone();
+        }
+        settings
+    }
+
     /// Settings for images that are copied and built, over the others.
     pub fn build_settings(&self) -> Value {
         json!({

@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt;
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {
     let double = Double::start().await?;
-    println!("{}", double.settings());
+    println!("{}", double.settings_with_builds());
     // Whoever started it holds the other end.
     tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
     double.stop().await;
