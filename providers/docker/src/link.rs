@@ -91,9 +91,9 @@ impl Link {
                     .with_provider(NAME)
                     .with_help("if this program runs in a container itself, set transport = \"relay\""));
                 }
-                let (read, write) = stream.into_split();
                 let options = options.with_keep_alive(KeepAlive::new(Some(KEEP_ALIVE), SILENCE_MAX));
-                Client::connect_halves(read, write, options).await?
+                // It shares this kernel: a file moves as a descriptor, and the agent copies it.
+                Client::connect_unix(stream, options).await?
             }
             Place::Relay { container } => {
                 let (read, write) = relay(engine, container).await?;
