@@ -1,25 +1,12 @@
-//! What the launcher tells the agent that it executes as PID 1.
-
-use std::io;
-use std::os::fd::OwnedFd;
+//! What PID 1 knows of its launch.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Network, SandboxUser};
 use crate::hardening::Capability;
 use crate::report::IdMap;
-use crate::sys;
 
-/// The descriptor on which PID 1 finds the provider's socket. 0, 1 and 2 are `/dev/null`; the next one may hold how to
-/// serve, and nothing else is open.
-pub const SOCKET_FD: i32 = 3;
-
-/// The descriptor from which PID 1 reads how to serve, when it is to serve.
-pub(crate) const SERVE_FD: i32 = SOCKET_FD + 1;
-
-const VARIABLE: &str = "SANDBOX_AGENT_HANDOVER";
-
-/// The launcher's message to PID 1, in its environment (which nobody inside can read: the agent is not dumpable).
+/// What a launch tells its PID 1, beside how to serve.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Handover {
@@ -37,28 +24,4 @@ pub struct Handover {
     pub network: Network,
     /// What [`CommandRestrictions`](crate::CommandRestrictions) has to keep for commands.
     pub capabilities: Vec<Capability>,
-}
-
-impl Handover {
-    /// Reads the launcher's message from this process's environment; `None` when there is none.
-    ///
-    /// # Errors
-    /// A message that is not understood.
-    pub fn from_environment() -> Result<Option<Handover>, serde_json::Error> {
-        std::env::var(VARIABLE).ok().map(|text| serde_json::from_str(&text)).transpose()
-    }
-
-    pub(crate) fn variable(&self) -> Result<String, serde_json::Error> {
-        Ok(format!("{VARIABLE}={}", serde_json::to_string(self)?))
-    }
-}
-
-/// Takes the provider's socket from descriptor [`SOCKET_FD`], which is closed; call it once, before anything is opened.
-///
-/// # Errors
-/// `EBADF` when this process was not started by a launcher.
-pub fn take_socket() -> io::Result<OwnedFd> {
-    let socket = sys::duplicate_inherited(SOCKET_FD)?;
-    sys::close_inherited(SOCKET_FD as u32, SOCKET_FD as u32)?;
-    Ok(socket)
 }

@@ -1,22 +1,20 @@
-//! What PID 1 does until the serving half exists: it proves that it has arrived, and ends with its socket.
+//! What PID 1 does without a word on how to serve: it proves that it has arrived, and ends with its socket.
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 
-use crate::handover::{Handover, take_socket};
+use crate::handover::Handover;
 use crate::hardening;
 
 /// Writes the handover to the socket as one line, and returns at the socket's end.
 ///
 /// # Errors
-/// One line that says why this process is no agent.
-pub fn hold() -> Result<(), String> {
+/// One line that says what failed.
+pub(crate) fn hold(handover: &Handover, socket: OwnedFd) -> Result<(), String> {
     hardening::protect_agent().map_err(|error| error.to_string())?;
-    let handover = Handover::from_environment().map_err(|error| error.to_string())?;
-    let handover = handover.ok_or("serve is what `launch` executes, not for the command line")?;
-    let socket = take_socket().map_err(|error| error.to_string())?;
     let mut socket = File::from(socket);
-    let mut line = serde_json::to_vec(&handover).map_err(|error| error.to_string())?;
+    let mut line = serde_json::to_vec(handover).map_err(|error| error.to_string())?;
     line.push(b'\n');
     socket.write_all(&line).map_err(|error| error.to_string())?;
     let mut rest = [0; 512];

@@ -6,13 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::Signal;
 
 use crate::config::{Basis, LaunchConfig, Network};
 use crate::error::{Context, LaunchError, Stage};
+use crate::launch::Line;
 use crate::report::{LaunchStatus, Report};
 
 /// A launch takes milliseconds; a folder on a file system that does not answer must not hold the caller for ever.
@@ -21,17 +24,24 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const STATUS_MAX: usize = 256 * 1024;
 
-/// Starts sandboxes with one agent file. Nothing is unsafe or racy in a program with threads: the launcher gets its
-/// configuration on standard input, its status socket as standard output and the agent's socket as standard error.
+/// Starts sandboxes with one agent file. Nothing is unsafe or racy in a program with threads: a small process with one
+/// thread, which starts with the first sandbox and ends with this object and all sandboxes of it, forks another for each.
+/// A clone shares it.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     agent: PathBuf,
+    host: Arc<Mutex<Option<Arc<Host>>>>,
 }
 
 impl Launcher {
     /// Uses the agent file at `agent`.
     pub fn new(agent: impl Into<PathBuf>) -> Launcher {
-        Launcher { agent: agent.into() }
+        Launcher { agent: agent.into(), host: Arc::default() }
+    }
+
+    /// Whether this is a clone of the other one.
+    pub fn is_same(&self, other: &Launcher) -> bool {
+        Arc::ptr_eq(&self.host, &other.host)
     }
 
     /// Launches a sandbox whose PID 1 holds `socket`. Blocks for milliseconds, at most 30 s.
@@ -42,12 +52,12 @@ impl Launcher {
         self.prepare(socket)?.launch(config)
     }
 
-    /// Starts a launcher that waits for its configuration, so that a later launch is shorter by a process start.
+    /// Starts a process that waits for its configuration, so that a later launch is shorter by that.
     ///
     /// # Errors
     /// The agent file cannot be executed.
     pub fn prepare(&self, socket: OwnedFd) -> Result<Prepared, LaunchError> {
-        self.prepare_as(Command::new(&self.agent), socket)
+        self.order(socket, None)
     }
 
     /// As [`prepare`](Self::prepare); while it waits, it makes what sandboxes with this basis need. One with another
@@ -57,54 +67,92 @@ impl Launcher {
     /// As there.
     pub fn prepare_ahead(&self, basis: &Basis, socket: OwnedFd) -> Result<Prepared, LaunchError> {
         // A network of the host's may change, and its resolver with it.
-        let basis = Some(basis).filter(|basis| basis.network == Network::None);
-        self.start(Command::new(&self.agent), socket, basis)
+        self.order(socket, Some(basis).filter(|basis| basis.network == Network::None))
     }
 
     /// As [`prepare`](Self::prepare), with a command that the caller has made: another user, or a wrapper around the
-    /// agent file. The arguments of `launch` are added to it, its environment is cleared, and its standard descriptors
-    /// are set.
+    /// agent file. The argument `launch` is added to it, its environment is cleared, and its standard descriptors are set.
     ///
     /// # Errors
     /// As there.
     pub fn prepare_as(&self, command: Command, socket: OwnedFd) -> Result<Prepared, LaunchError> {
-        self.start(command, socket, None)
+        prepared(&Arc::new(self.start(command)?), &socket, None)
     }
 
-    fn start(&self, mut command: Command, socket: OwnedFd, ahead: Option<&Basis>) -> Result<Prepared, LaunchError> {
-        let spawn = || -> io::Result<Prepared> {
-            let (mut config, its_config) = UnixStream::pair()?;
-            let (status, its_status) = UnixStream::pair()?;
-            command.args(["launch", "--config-fd", "0", "--status-fd", "1", "--socket-fd", "2"]).env_clear();
-            if let Some(basis) = ahead {
-                let mut line = serde_json::to_vec(basis)?;
-                line.push(b'\n');
-                config.write_all(&line)?;
-                command.arg("--ahead");
-            }
-            command.stdin(Stdio::from(OwnedFd::from(its_config))).stdout(Stdio::from(OwnedFd::from(its_status)));
-            command.stderr(Stdio::from(socket));
-            let child = command.spawn()?;
-            // The command holds our copies of the launcher's descriptors; while they are open, nobody sees their end.
-            drop(command);
-            Ok(Prepared { child: Some(child), config, status })
-        };
-        spawn().stage_at(Stage::Report, "starting the launcher", &self.agent)
+    fn start(&self, mut command: Command) -> Result<Host, LaunchError> {
+        let (line, its_line) = Line::pair()?;
+        command.arg("launch").env_clear().stdin(Stdio::from(its_line.into_fd()));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().stage_at(Stage::Report, "starting the launcher", &self.agent)?;
+        // The command holds our copy of the launcher's end; while it is open, nobody sees its end.
+        drop(command);
+        Ok(Host { child: Some(child), line: Some(line) })
+    }
+
+    fn order(&self, socket: OwnedFd, ahead: Option<&Basis>) -> Result<Prepared, LaunchError> {
+        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = &*host
+            && let Ok(prepared) = prepared(host, &socket, ahead)
+        {
+            return Ok(prepared);
+        }
+        // There was none, or it has been killed.
+        let new = Arc::new(self.start(Command::new(&self.agent))?);
+        *host = Some(new.clone());
+        prepared(&new, &socket, ahead)
     }
 }
 
-/// A launcher that waits for its configuration. Dropping it ends it.
+fn prepared(host: &Arc<Host>, socket: &OwnedFd, ahead: Option<&Basis>) -> Result<Prepared, LaunchError> {
+    let pairs = || Ok::<_, io::Error>((UnixStream::pair()?, UnixStream::pair()?));
+    let ((mut config, its_config), (status, its_status)) = pairs().stage(Stage::Report, "making a launch's sockets")?;
+    if let Some(basis) = ahead {
+        let text = serde_json::to_vec(basis);
+        let mut text = text.map_err(|_| LaunchError::new(Stage::Config, "a basis that cannot be told"))?;
+        text.push(b'\n');
+        config.write_all(&text).stage(Stage::Report, "telling the basis")?;
+    }
+    let line = host.line.as_ref().ok_or_else(|| LaunchError::new(Stage::Report, "the launcher has ended"))?;
+    let pidfd = line.order(ahead.is_some(), [its_config.as_fd(), its_status.as_fd(), socket.as_fd()])?;
+    Ok(Prepared { host: host.clone(), process: Some(pidfd), config, status })
+}
+
+/// The process that forks the others. Ended, and reaped, when nobody needs it any more.
+#[derive(Debug)]
+struct Host {
+    child: Option<Child>,
+    line: Option<Line>,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It ends by that, at once: it does nothing but wait.
+        self.line = None;
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A process that waits for its configuration. Dropping it ends it.
 #[derive(Debug)]
 pub struct Prepared {
-    child: Option<Child>,
+    host: Arc<Host>,
+    /// None once it is a sandbox's.
+    process: Option<OwnedFd>,
     config: UnixStream,
     status: UnixStream,
 }
 
 impl Prepared {
+    /// The process, safe from reused pids.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(OwnedFd::as_fd)
+    }
+
     /// Whether it is still there. It may end right after.
-    pub fn is_waiting(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    pub fn is_waiting(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !has_ended(process, Duration::ZERO))
     }
 
     /// Launches the sandbox. With [`die_with_parent`](LaunchConfig::die_with_parent), this process must be the one that
@@ -117,38 +165,49 @@ impl Prepared {
             .map_err(|_| LaunchError::new(Stage::Config, "a path that is not UTF-8 cannot be configured"))?;
         let sent = self.config.write_all(&text).and_then(|()| self.config.shutdown(Shutdown::Write));
         // A launcher that has failed already says why.
-        let (status, pidfd) = receive(&self.status)
+        let (status, pidfd, rest) = receive(&self.status)
             .or_else(|error| sent.stage(Stage::Report, "configuring the launcher").and(Err(error)))?;
         let report = match status {
             LaunchStatus::Started(report) => report,
             LaunchStatus::Failed(error) => return Err(error),
+            LaunchStatus::Ended(_) => return Err(not_understood()),
         };
         let pidfd = pidfd.ok_or_else(|| LaunchError::new(Stage::Report, "the launcher has sent no pidfd"))?;
-        let mut keeper = self.child.take();
-        if !report.kept
-            && !report.uncommitted
-            && let Some(mut launcher) = keeper.take()
-        {
-            launcher.wait().stage(Stage::Report, "waiting for the launcher")?;
-        }
-        let uncommitted = if report.uncommitted { self.status.try_clone().ok() } else { None };
-        Ok(Launched { report, pidfd, keeper, uncommitted })
+        self.process = None;
+        let status = self.status.try_clone().stage(Stage::Report, "keeping the keeper's socket")?;
+        status.set_read_timeout(None).stage(Stage::Report, "keeping the keeper's socket")?;
+        let keeper = (report.kept || report.uncommitted).then_some(Keeper { status, said: rest });
+        Ok(Launched { is_uncommitted: report.uncommitted, report, pidfd, keeper, _host: self.host.clone() })
     }
 }
 
 impl Drop for Prepared {
-    /// Ends and reaps a launcher that has not launched. With it, everything of its sandbox ends.
+    /// Ends a process that has not launched. With it, everything of its sandbox ends.
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // Without a configuration it removes what it has made ahead, and ends.
+        if let Some(process) = &self.process {
+            // Without a configuration it removes what it has made, a cgroup among that, and ends.
             let _ = self.config.shutdown(Shutdown::Both);
-            let _ = self.status.set_read_timeout(Some(END_TIMEOUT));
-            while let Ok(1..) = self.status.read(&mut [0; 1024]) {}
-            // A child that is not waited for keeps its pid, so neither can go wrong.
-            let _ = child.kill();
-            let _ = child.wait();
+            if !has_ended(process, END_TIMEOUT) {
+                let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+                has_ended(process, END_TIMEOUT);
+            }
         }
     }
+}
+
+/// Waits for the end of a process.
+fn has_ended(pidfd: &OwnedFd, within: Duration) -> bool {
+    let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: within.subsec_nanos().into() };
+    let mut watched = [PollFd::new(pidfd, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut watched, Some(&within))).is_ok_and(|count| count > 0)
+}
+
+/// Who sees the end of a sandbox.
+#[derive(Debug)]
+struct Keeper {
+    status: UnixStream,
+    /// What came with its first word.
+    said: Vec<u8>,
 }
 
 /// A sandbox that runs.
@@ -159,9 +218,10 @@ impl Drop for Prepared {
 pub struct Launched {
     report: Report,
     pidfd: OwnedFd,
-    keeper: Option<Child>,
-    /// The keeper of a sandbox that outlives this process waits here.
-    uncommitted: Option<UnixStream>,
+    keeper: Option<Keeper>,
+    /// The keeper of a sandbox that outlives this process waits for a word.
+    is_uncommitted: bool,
+    _host: Arc<Host>,
 }
 
 impl Launched {
@@ -171,9 +231,13 @@ impl Launched {
     /// # Errors
     /// Its keeper has ended, and the sandbox with it.
     pub fn commit(&mut self) -> io::Result<()> {
-        match self.uncommitted.take() {
-            Some(mut keeper) => keeper.write_all(b"c"),
-            None => Ok(()),
+        match &mut self.keeper {
+            Some(keeper) if self.is_uncommitted => {
+                keeper.status.write_all(b"c")?;
+                self.is_uncommitted = false;
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -204,19 +268,28 @@ impl Launched {
     /// # Errors
     /// As of the system call.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
-        if let Some(keeper) = &mut self.keeper {
-            return Ok(keeper.wait()?.code());
+        if let Some(Keeper { status, said }) = &mut self.keeper {
+            status.read_to_end(said)?;
+            // One that was killed has said nothing.
+            return Ok(match serde_json::from_slice(said) {
+                Ok(LaunchStatus::Ended(code)) => Some(code),
+                _ => None,
+            });
         }
-        let mut watched = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut watched, None))?;
         Ok(None)
     }
 }
 
-fn receive(status: &UnixStream) -> Result<(LaunchStatus, Option<OwnedFd>), LaunchError> {
+/// The first line, what came with it, and what came after it.
+fn receive(status: &UnixStream) -> Result<(LaunchStatus, Option<OwnedFd>, Vec<u8>), LaunchError> {
     status.set_read_timeout(Some(LAUNCH_TIMEOUT)).stage(Stage::Report, "preparing the status socket")?;
     let (mut text, mut pidfd) = (Vec::new(), None);
-    while !text.ends_with(b"\n") {
+    let end = loop {
+        if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            break end;
+        }
         let mut chunk = [0; 8192];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -236,8 +309,12 @@ fn receive(status: &UnixStream) -> Result<(LaunchStatus, Option<OwnedFd>), Launc
                 "the launcher has ended without a report (is it an agent file?)",
             ));
         }
-    }
-    let status = serde_json::from_slice(&text);
-    let status = status.map_err(|_| LaunchError::new(Stage::Report, "the launcher's report is not understood"))?;
-    Ok((status, pidfd))
+    };
+    let rest = text.split_off(end + 1);
+    let status = serde_json::from_slice(&text).map_err(|_| not_understood())?;
+    Ok((status, pidfd, rest))
+}
+
+fn not_understood() -> LaunchError {
+    LaunchError::new(Stage::Report, "the launcher's report is not understood")
 }

@@ -1,8 +1,8 @@
 //! The static program inside a sandbox, and what a provider needs to start it isolated on Linux.
 //!
-//! `sandbox-agent launch` makes the namespaces and the root of a sandbox and executes itself there as PID 1. The
-//! half that then serves commands and files applies [`CommandRestrictions`] to what it runs. A provider
-//! starts all of it with [`Launcher`] from safe code, and limits it with [`Cgroup`].
+//! `sandbox-agent launch` makes the namespaces and the root of each sandbox that it is asked for, in processes of their
+//! own, of which one becomes PID 1 there. It then serves commands and files, and applies [`CommandRestrictions`] to what
+//! it runs. A provider starts all of it with [`Launcher`] from safe code, and limits it with [`Cgroup`].
 //!
 //! - Host root is never mapped into a sandbox, and nothing falls back to less isolation: what cannot be had is a
 //!   [`LaunchError`] that names the stage, the path, the errno and the setting to change.
@@ -31,14 +31,13 @@ pub use config::{
     Network, Root, SandboxUser, Sizes, Workdir,
 };
 pub use error::{LaunchError, Stage};
-pub use handover::{Handover, SOCKET_FD, take_socket};
+pub use handover::Handover;
 pub use hardening::{Capability, CommandRestrictions, RestrictError, landlock_abi, protect_agent};
-pub use hold::hold;
-pub use launch::{Arguments, run as run_launch};
+pub use launch::run as run_launch;
 pub use launcher::{Launched, Launcher, Prepared};
 pub use relay::relay;
 pub use report::{IdMap, Landlock, LaunchStatus, Report};
 pub use serve::{
-    CommandLimits, ConfigSource, Endpoint, Entrypoint, LocalAgent, SERVE_VARIABLE, ServeArguments, ServeConfig,
-    ServeConfigError, TokenSource, run as run_serve, run_behind, run_inherited as run_serve_inherited,
+    CommandLimits, ConfigSource, Endpoint, Entrypoint, LocalAgent, ServeArguments, ServeConfig, ServeConfigError,
+    TokenSource, run as run_serve, run_behind,
 };

@@ -2,16 +2,12 @@
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: sandbox-agent launch [--config-fd N] [--status-fd N] [--socket-fd N] [--ahead] | serve | relay PATH | \
-     probe";
+const USAGE: &str = "usage: sandbox-agent launch | serve ... | relay PATH | probe";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
-        Some("launch") => match sandbox_agent::Arguments::parse(arguments) {
-            Ok(arguments) => code(sandbox_agent::run_launch(arguments)),
-            Err(message) => usage(&message),
-        },
+        Some("launch") => code(sandbox_agent::run_launch(arguments)),
         Some("serve") => serve(arguments.collect()),
         Some("relay") => match (arguments.next(), arguments.next()) {
             (Some(path), None) => relay(path.as_ref()),
@@ -22,17 +18,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves clients. Without arguments it is PID 1 of a launch; one that was not told how to serve holds its socket.
+/// Serves clients.
 fn serve(arguments: Vec<String>) -> ExitCode {
-    let done = match sandbox_agent::Handover::from_environment() {
-        Ok(Some(_)) if arguments.is_empty() && std::env::var_os(sandbox_agent::SERVE_VARIABLE).is_none() => {
-            sandbox_agent::hold().map(|()| 0)
-        }
-        Ok(Some(handover)) if arguments.is_empty() => sandbox_agent::run_serve_inherited(&handover),
-        _ => match sandbox_agent::ServeArguments::parse(arguments) {
-            Ok(arguments) => sandbox_agent::run_serve(&arguments, |_| {}),
-            Err(message) => return usage(&message),
-        },
+    let done = match sandbox_agent::ServeArguments::parse(arguments) {
+        Ok(arguments) => sandbox_agent::run_serve(&arguments),
+        Err(message) => return usage(&message),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -6,14 +6,16 @@ use crate::cgroup::Cgroup;
 use crate::config::Network;
 use crate::error::LaunchError;
 
-/// The one JSON line on the status descriptor.
+/// The JSON lines on the status socket: one of the first two, and the last one for a sandbox that has a keeper.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaunchStatus {
-    /// PID 1 has been executed.
+    /// PID 1 is there.
     Started(Report),
     /// Nothing runs, and nothing is left.
     Failed(LaunchError),
+    /// Every process has ended, and the cgroup is gone: PID 1's exit code, 128 + n for signal n.
+    Ended(i32),
 }
 
 /// A sandbox that runs, and what is in force in it.

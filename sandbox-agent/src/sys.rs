@@ -33,6 +33,31 @@ pub(crate) fn fork_into(namespaces: c_int) -> Result<Forked, Errno> {
     Ok(Pid::from_raw(check(pid)? as i32).map_or(Forked::Child, Forked::Parent))
 }
 
+/// Which process [`fork_watched`] returned in, with the other one's pidfd.
+pub(crate) enum Watched {
+    Child,
+    Parent(OwnedFd),
+}
+
+/// Forks a process that is not to be waited for: it leaves nothing when it ends. The process must have one thread.
+pub(crate) fn fork_watched() -> Result<Watched, Errno> {
+    // SAFETY: SIG_IGN installs no handler; the kernel then reaps children by itself.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    let flags = c_long::from(libc::CLONE_PIDFD | libc::SIGCHLD);
+    let none: c_long = 0;
+    let mut pidfd: c_int = -1;
+    // SAFETY: without CLONE_VM and with a null stack this is fork: the child continues on its copy of this stack. The
+    // kernel writes one int to the third argument, in the parent. One thread: no lock is held by another.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, &raw mut pidfd, none, none) };
+    if check(pid)? == 0 {
+        // SAFETY: SIG_DFL installs no handler; this process waits for children of its own.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        return Ok(Watched::Child);
+    }
+    // SAFETY: the call above has just opened it, and nobody else knows it.
+    Ok(Watched::Parent(unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
 /// Moves this process into a new cgroup namespace, whose root is the cgroup that it is in.
 pub(crate) fn unshare_cgroup() -> Result<(), Errno> {
     // SAFETY: a cgroup namespace changes no descriptor table and no memory, which is what can be unsound in unshare.
@@ -92,8 +117,22 @@ pub(crate) fn duplicate_inherited(fd: RawFd) -> Result<OwnedFd, Errno> {
 
 /// Closes the descriptors `first..=last` that this process was started with.
 pub(crate) fn close_inherited(first: c_uint, last: c_uint) -> Result<(), Errno> {
-    // SAFETY: the launcher calls it before it owns anything in this range, so no owner loses its descriptor.
+    // SAFETY: called before this process owns anything in this range, so no owner loses its descriptor.
     check(unsafe { libc::close_range(first, last, 0) }.into()).map(drop)
+}
+
+/// Closes what a forked process has from its parent, but for 0 to 2 and `kept`. Whoever owned the
+/// rest in the parent must not be dropped in this process.
+pub(crate) fn close_all_but<const N: usize>(mut kept: [BorrowedFd<'_>; N]) -> Result<(), Errno> {
+    kept.sort_unstable_by_key(|fd| fd.as_raw_fd());
+    let mut first = 3;
+    for fd in kept.map(|fd| fd.as_raw_fd() as c_uint).into_iter().chain([c_uint::MAX]) {
+        if fd > first {
+            close_inherited(first, fd - 1)?;
+        }
+        first = first.max(fd.saturating_add(1));
+    }
+    Ok(())
 }
 
 /// Marks every descriptor from `first` on as closed by exec.
@@ -107,7 +146,7 @@ pub(crate) fn place(from: BorrowedFd<'_>, to: RawFd) -> Result<(), Errno> {
     if from.as_raw_fd() == to {
         return rustix::io::fcntl_setfd(from, rustix::io::FdFlags::empty());
     }
-    // SAFETY: called right before exec for 0..=3; a descriptor of this program that is replaced is not used again.
+    // SAFETY: called for 0..=2; what this program had there is not used again.
     check(unsafe { libc::dup2(from.as_raw_fd(), to) }.into()).map(drop)
 }
 

@@ -160,8 +160,7 @@ fn a_sandbox_ends_when_its_keeper_is_killed() {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let mut launched = bench.launch(&blocking(&bench), theirs.into()).unwrap();
         let process = launched.pidfd().try_clone_to_owned().unwrap();
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", launched.report().pid)).unwrap();
-        let keeper: u32 = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+        let keeper = parent(launched.report().pid);
         rustix::process::pidfd_send_signal(open(keeper), Signal::KILL).unwrap();
         assert!(ends(&process), "{caller:?}");
         assert_eq!(launched.wait().unwrap(), None);
@@ -216,49 +215,74 @@ fn a_configuration_that_is_not_understood_is_a_typed_error() {
     let error = bench.launch(&config, theirs.into()).expect_err("there is no such folder");
     assert_eq!((error.stage(), error.errno()), (Stage::Source, Some(libc::ENOENT)));
     assert_eq!(error.path(), Some(std::path::Path::new("/no/such/folder")));
+}
 
-    let mut command = Command::new(AGENT);
-    let mut child = command.args(["launch"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"{\"netwrok\": \"host\"}").unwrap();
-    let output = child.wait_with_output().unwrap();
-    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(status["failed"]["stage"], "config");
-    assert!(status["failed"]["message"].as_str().unwrap().contains("netwrok"), "{status}");
+/// The parent of a process.
+fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_launcher_that_is_killed_is_replaced_and_its_sandboxes_live() {
+    let bench = Bench::new(Caller::Root);
+    let launcher = Launcher::new(AGENT);
+    let launch = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (launcher.launch(&blocking(&bench), theirs.into()).unwrap(), ours)
+    };
+    let (mut first, _first) = launch();
+    let keeper = parent(first.report().pid);
+    let host = parent(keeper);
+    assert_eq!(parent(host), std::process::id());
+    rustix::process::pidfd_send_signal(open(host), Signal::KILL).unwrap();
+    let (mut second, _second) = launch();
+    assert_ne!(parent(parent(second.report().pid)), host);
+    for launched in [&mut first, &mut second] {
+        assert!(is_alive(&launched.pidfd().try_clone_to_owned().unwrap()));
+        launched.kill().unwrap();
+        assert_eq!(launched.wait().unwrap(), Some(128 + 9));
+    }
+}
+
+#[test]
+fn a_launcher_ends_with_its_last_sandbox_and_leaves_no_zombie() {
+    let bench = Bench::new(Caller::Root);
+    let launcher = Launcher::new(AGENT);
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let mut launched = launcher.launch(&blocking(&bench), theirs.into()).unwrap();
+    let host = open(parent(parent(launched.report().pid)));
+    drop(launcher);
+    assert!(is_alive(&host));
+    launched.kill().unwrap();
+    launched.wait().unwrap();
+    drop(launched);
+    assert!(!is_alive(&host));
+    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap();
+    assert_eq!(children, "");
 }
 
 #[test]
 fn a_launcher_that_is_killed_at_any_moment_takes_everything_with_it() {
     for caller in CALLERS {
         let bench = Bench::new(caller);
-        let mut config = blocking(&bench);
+        let config = blocking(&bench);
         for round in 0..40_u64 {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
-            let (status, its) = UnixStream::pair().unwrap();
-            config.die_with_parent = Some(std::process::id());
-            let mut command = Command::new(AGENT);
-            if caller == Caller::Nobody {
-                use std::os::unix::process::CommandExt;
-                command.uid(common::NOBODY).gid(common::NOBODY);
-            }
-            command.args(["launch", "--socket-fd", "2"]).stdin(Stdio::piped());
-            command.stdout(Stdio::from(std::os::fd::OwnedFd::from(its)));
-            command.stderr(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
-            let mut launcher = command.spawn().unwrap();
-            drop(command);
-            let mut input = launcher.stdin.take().unwrap();
-            std::io::Write::write_all(&mut input, &serde_json::to_vec(&config).unwrap()).unwrap();
-            drop(input);
-            // The moment is what is varied, not waited for.
-            let until = Instant::now() + Duration::from_micros(round * 200);
-            while Instant::now() < until {
-                std::hint::spin_loop();
-            }
-            launcher.kill().unwrap();
-            launcher.wait().unwrap();
+            let prepared = bench.prepare(theirs.into());
+            let process = prepared.pidfd().unwrap().try_clone_to_owned().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(prepared.launch(&config)));
+                // The moment is what is varied, not waited for.
+                let until = Instant::now() + Duration::from_micros(round * 200);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                rustix::process::pidfd_send_signal(&process, Signal::KILL).unwrap();
+            });
             ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let mut said = Vec::new();
             ours.read_to_end(&mut said).unwrap_or_else(|error| panic!("{caller:?}, round {round}: {error}"));
-            drop(status);
         }
     }
 }

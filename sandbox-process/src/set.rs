@@ -63,6 +63,20 @@ impl ProcessSet {
         self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))
     }
 
+    /// As [`prepare`](Self::prepare), for a host that deprives itself of something after this: what starts commands now is
+    /// deprived of this instead of what the set says, and what will take its place is forked from the host as it is then.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn prepare_with(&self, restrictions: &Restrictions) -> Result<(), StartError> {
+        let nursery = Nursery::start(restrictions).map_err(|error| spawn::refused(&error))?;
+        *self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(nursery));
+        Ok(())
+    }
+
     /// Lets the process that starts commands end, if none is there: for a host that is idle. The next command makes it
     /// again.
     pub fn rest(&self) {

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Ids, LaunchConfig, Network, Root, SandboxUser, Sizes};
+use crate::hardening::Capability;
 
 /// The part of a [`LaunchConfig`] that a waiting launcher makes ahead: namespaces, id maps, cgroup and, of a root of
-/// system folders, all that is not one sandbox's own.
+/// system folders, all that is not one sandbox's own; then the processes that will start commands in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Basis {
@@ -15,6 +16,9 @@ pub struct Basis {
     pub(crate) ids: Ids,
     pub(crate) sizes: Sizes,
     pub(crate) cgroup: Option<String>,
+    pub(crate) capabilities: Vec<Capability>,
+    /// PID 1 is the agent, and serves.
+    pub(crate) serves: bool,
 }
 
 impl LaunchConfig {
@@ -27,6 +31,8 @@ impl LaunchConfig {
             ids: self.ids.clone(),
             sizes: self.sizes.clone(),
             cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.name.clone()),
+            capabilities: self.capabilities.clone(),
+            serves: self.serve.is_some() && self.init.is_none(),
         }
     }
 }

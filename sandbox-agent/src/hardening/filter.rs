@@ -42,6 +42,15 @@ impl Filter {
         sys::install_seccomp(&self.program)
     }
 
+    /// The kernel's array of `struct sock_filter`.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let instruction = |one: &sock_filter| {
+            let ([code0, code1], [k0, k1, k2, k3]) = (one.code.to_ne_bytes(), one.k.to_ne_bytes());
+            [code0, code1, one.jt, one.jf, k0, k1, k2, k3]
+        };
+        self.program.iter().flat_map(instruction).collect()
+    }
+
     pub(super) fn refused(&self) -> usize {
         self.refused
     }

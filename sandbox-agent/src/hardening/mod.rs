@@ -127,6 +127,13 @@ impl CommandRestrictions {
         self.filter.install().map_err(|errno| RestrictError { what: "the seccomp filter", errno })
     }
 
+    /// Adds everything to what the commands of a set are deprived of.
+    pub(crate) fn add_to(&self, restrictions: &mut sandbox_process::Restrictions) {
+        restrictions.no_new_privs = true;
+        restrictions.capabilities = Some(self.keep.bits());
+        restrictions.seccomp = self.filter.bytes();
+    }
+
     /// How many system calls are refused, wholly or for some arguments.
     pub fn refused_calls(&self) -> usize {
         self.filter.refused()

@@ -1,20 +1,20 @@
 //! The half that becomes PID 1.
 
-use std::convert::Infallible;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::Signal;
 use rustix::thread::{Gid, Uid};
 
 use super::ids::Plan;
 use super::message::{Built, Line, Message};
-use super::program::{self, Program};
+use super::program;
 use super::root::{Entered, View};
 use super::sources::Sources;
 use crate::config::{Basis, LaunchConfig, Network};
 use crate::error::{Context, LaunchError, Stage};
 use crate::hardening::{self, CommandRestrictions, LANDLOCK_SCOPES};
 use crate::report::Landlock;
+use crate::serve::Early;
 use crate::sys;
 
 const FAILED: i32 = 70;
@@ -23,35 +23,52 @@ const FAILED: i32 = 70;
 pub(super) struct Work {
     pub(super) basis: Basis,
     pub(super) plan: Plan,
-    pub(super) program: Program,
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: OwnedFd,
     pub(super) line: Line,
 }
 
 /// How far the new root is when the configuration comes.
 enum Root {
     Seen(View),
-    Entered(Entered),
+    /// With what a serving PID 1 has made already.
+    Entered(Entered, Option<Early>),
 }
 
-/// Builds the sandbox around this process and executes PID 1. Ends the process on failure.
+/// What PID 1 is to do, when it is one.
+struct Ready {
+    config: LaunchConfig,
+    early: Option<Early>,
+}
+
+/// Builds the sandbox around this process, and is its PID 1. Ends the process.
 pub(super) fn run(work: Work) -> ! {
-    let Work { basis, plan, program, socket, line } = work;
-    let Err(error) = enter(&basis, &plan, program, socket, &line);
-    // If nobody listens any more, nobody needs to know.
-    let _ = line.send(&Message::Failed(error));
+    let Work { basis, plan, socket, line } = work;
     // exit runs no destructors: what the outer half owns is not this copy's to clean up.
-    std::process::exit(FAILED)
+    let failed = |line: &Line, error: LaunchError| -> ! {
+        // If nobody listens any more, nobody needs to know.
+        let _ = line.send(&Message::Failed(error));
+        std::process::exit(FAILED)
+    };
+    let Ready { config, early } = match enter(&basis, &plan, &socket, &line) {
+        Ok(ready) => ready,
+        Err(error) => failed(&line, error),
+    };
+    if config.init.is_some() {
+        let Err(error) = program::execute(&config, &socket);
+        failed(&line, error)
+    }
+    if let Err(error) = program::take_standard(None) {
+        failed(&line, error);
+    }
+    // Its end says that PID 1 is there.
+    drop(line);
+    std::process::exit(program::serve(config, &plan, early, socket))
 }
 
-fn enter(
-    basis: &Basis,
-    plan: &Plan,
-    program: Program,
-    socket: Option<OwnedFd>,
-    line: &Line,
-) -> Result<Infallible, LaunchError> {
+fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line) -> Result<Ready, LaunchError> {
     die_with_outer_half()?;
+    // What the outer half and its launcher have open would stay open for as long as PID 1 lives.
+    sys::close_all_but([socket.as_fd(), line.as_fd()]).stage(Stage::Namespaces, "closing what others have open")?;
     line.receive_go()?;
     if plan.privileged {
         become_root()?;
@@ -60,22 +77,30 @@ fn enter(
     }
     // No terminal of the host is this session's.
     rustix::process::setsid().stage(Stage::Namespaces, "starting a session")?;
-    let agent = program.protect()?;
     let view = View::collect(basis)?;
     // With privileges the outer half opens what the configuration names. Without, that is done here, while the host's
     // root is still this process's own; and what is below a rootfs is known by then only.
-    let root = match plan.privileged && basis.is_system {
-        true => Root::Entered(view.enter(basis, plan, None)?),
-        false => Root::Seen(view),
+    let entered = match plan.privileged && basis.is_system {
+        true => Ok(view.enter(basis, plan, None)?),
+        false => Err(view),
     };
     // The cgroup that this process is in by now is the root of what is seen of them.
     line.receive_go()?;
     sys::unshare_cgroup().stage(Stage::Namespaces, "making the cgroup namespace")?;
+    let root = match entered {
+        // What is still to come deprives commands of nothing, unless the host's network is to be fenced.
+        Ok(entered) if basis.serves && basis.network == Network::None => {
+            // What fails is tried again, and told, when the sandbox is known.
+            Root::Entered(entered, Early::make(&basis.capabilities).ok())
+        }
+        Ok(entered) => Root::Entered(entered, None),
+        Err(view) => Root::Seen(view),
+    };
     let (config, sources) = line.receive_config()?;
     let sources = sources.map_or_else(|| Sources::open(&config, plan), Ok)?;
-    let entered = match root {
-        Root::Entered(entered) => entered,
-        Root::Seen(view) => view.enter(basis, plan, sources.rootfs.as_ref())?,
+    let (entered, early) = match root {
+        Root::Entered(entered, early) => (entered, early),
+        Root::Seen(view) => (view.enter(basis, plan, sources.rootfs.as_ref())?, None),
     };
     entered.finish(&config, &sources)?;
     let landlock = harden(&config)?;
@@ -86,8 +111,7 @@ fn enter(
         let none = rustix::process::set_parent_process_death_signal(None);
         none.stage(Stage::Exec, "taking the parent death signal back")?;
     }
-    let agent = Some(agent).filter(|_| config.init.is_none());
-    program::execute(&config, plan, agent, socket)
+    Ok(Ready { config, early })
 }
 
 fn die_with_outer_half() -> Result<(), LaunchError> {

@@ -1,4 +1,4 @@
-//! What the two halves say to each other: one packet each.
+//! What the two halves of a launch say to each other, and a provider to its launcher: one packet each.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Seek, Write};
@@ -17,7 +17,9 @@ use crate::config::LaunchConfig;
 use crate::error::{Context, LaunchError, Stage};
 use crate::report::Landlock;
 
-const PACKET_MAX: usize = 64 * 1024;
+const PACKET_MAX: usize = 16 * 1024;
+/// Descriptors that come with one packet, at most.
+const DESCRIPTORS_MAX: usize = 3;
 
 /// From the inner half to the outer one. After `Built` comes `Failed`, or the end of the socket when PID 1 executes.
 #[derive(Serialize, Deserialize)]
@@ -44,15 +46,73 @@ struct Opened {
     rootfs: bool,
 }
 
-/// One end of the halves' socket, closed by exec.
-pub(super) struct Line(OwnedFd);
+/// What a provider wants of its launcher: another process that makes one sandbox.
+pub(super) struct Order {
+    /// The configuration is read from here to its end.
+    pub(super) config: OwnedFd,
+    /// A unix socket: the [`LaunchStatus`](crate::LaunchStatus) goes here as one line, and a pidfd of PID 1 with it; the
+    /// end of a kept sandbox as another.
+    pub(super) status: OwnedFd,
+    /// What PID 1 serves.
+    pub(super) socket: OwnedFd,
+    /// A [`Basis`](crate::Basis) comes first, as one line: what it says is made before the configuration is read.
+    pub(super) ahead: bool,
+}
+
+/// One end of a socket for packets, closed by exec.
+#[derive(Debug)]
+pub(crate) struct Line(OwnedFd);
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Line {
-    pub(super) fn pair() -> Result<(Line, Line), LaunchError> {
+    pub(crate) fn pair() -> Result<(Line, Line), LaunchError> {
         let flags = SocketFlags::CLOEXEC;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (one, other) = pair.stage(Stage::Report, "making the launcher's socket pair")?;
         Ok((Line(one), Line(other)))
+    }
+
+    /// This end, where it is to be inherited.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
+    pub(super) fn of(fd: OwnedFd) -> Line {
+        Line(fd)
+    }
+
+    /// Asks a launcher for a process that waits for its configuration. Returns its pidfd.
+    pub(crate) fn order(&self, ahead: bool, descriptors: [BorrowedFd<'_>; 3]) -> Result<OwnedFd, LaunchError> {
+        self.send_with(if ahead { b"ahead" } else { b"later" }, &descriptors)?;
+        let (text, mut fds) = self.receive_with()?;
+        match (fds.pop(), text.is_empty()) {
+            (Some(pidfd), _) => Ok(pidfd),
+            (None, true) => Err(LaunchError::new(Stage::Report, "the launcher has ended (is it an agent file?)")),
+            (None, false) => Err(serde_json::from_slice(&text).unwrap_or_else(|_| not_understood())),
+        }
+    }
+
+    /// The next order; `None` when there will be none.
+    pub(super) fn receive_order(&self) -> Result<Option<Order>, LaunchError> {
+        let (text, fds) = self.receive_with()?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let [config, status, socket] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| not_understood())?;
+        Ok(Some(Order { config, status, socket, ahead: text == b"ahead" }))
+    }
+
+    /// Answers an order.
+    pub(super) fn answer(&self, made: Result<&OwnedFd, &LaunchError>) -> Result<(), LaunchError> {
+        match made {
+            Ok(pidfd) => self.send_with(b"made", &[pidfd.as_fd()]),
+            Err(error) => self.send_with(&serde_json::to_vec(error).map_err(|_| not_understood())?, &[]),
+        }
     }
 
     /// Tells the inner half that its ids are mapped, and later that it is in its cgroup.
@@ -101,23 +161,24 @@ impl Line {
             Ok(file)
         };
         let file = write().stage(Stage::Report, "writing the configuration for the inner half")?;
-        self.send_with(&text, Some(file.as_fd()))?;
+        self.send_with(&text, &[file.as_fd()])?;
         let Some(sources) = sources else { return Ok(()) };
         let mounts = sources.workdir.iter().chain(&sources.binds).map(|source| &source.mount);
         let rootfs = sources.rootfs.iter().flat_map(|(lower, upper)| [lower, upper]);
-        mounts.chain(rootfs).try_for_each(|mount| self.send_with(b"mount", Some(mount.as_fd())))
+        mounts.chain(rootfs).try_for_each(|mount| self.send_with(b"mount", &[mount.as_fd()]))
     }
 
     /// Waits for [`send_config`](Self::send_config).
     pub(super) fn receive_config(&self) -> Result<(LaunchConfig, Option<Sources>), LaunchError> {
-        let (text, Some(file)) = self.receive_with()? else {
+        let (text, mut fds) = self.receive_with()?;
+        let Some(file) = fds.pop() else {
             return Err(LaunchError::new(Stage::Report, "the launcher's outer half has ended"));
         };
         let opened: Option<Opened> = serde_json::from_slice(&text).map_err(|_| not_understood())?;
         let config = std::io::read_to_string(File::from(file)).stage(Stage::Report, "reading the configuration")?;
         let config = serde_json::from_str(&config).map_err(|_| not_understood())?;
         let Some(opened) = opened else { return Ok((config, None)) };
-        let mount = || self.receive_with()?.1.ok_or_else(not_understood);
+        let mount = || self.receive_with()?.1.pop().ok_or_else(not_understood);
         let source = |is_folder| Ok(Source { mount: mount()?, is_folder });
         let workdir = opened.workdir.map(source).transpose()?;
         let binds = opened.binds.into_iter().map(source).collect::<Result<_, LaunchError>>()?;
@@ -126,15 +187,14 @@ impl Line {
     }
 
     fn send_bytes(&self, bytes: &[u8]) -> Result<(), LaunchError> {
-        self.send_with(bytes, None)
+        self.send_with(bytes, &[])
     }
 
-    fn send_with(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), LaunchError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), LaunchError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds: Vec<_> = fd.into_iter().collect();
         if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&fds));
+            control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let sent = rustix::io::retry_on_intr(|| {
             rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
@@ -142,36 +202,34 @@ impl Line {
         sent.stage(Stage::Report, "telling the launcher's other half").map(drop)
     }
 
-    fn receive_with(&self) -> Result<(Vec<u8>, Option<OwnedFd>), LaunchError> {
-        let mut buffer = vec![0; PACKET_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
-        });
-        let length = received.stage(Stage::Report, "hearing from the launcher's other half")?.bytes;
-        buffer.truncate(length);
-        let mut fd = None;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-                fd = fds.next();
-            }
-        }
-        Ok((buffer, fd))
+    fn receive_bytes(&self) -> Result<Vec<u8>, LaunchError> {
+        self.receive_with().map(|(bytes, _)| bytes)
     }
 
-    fn receive_bytes(&self) -> Result<Vec<u8>, LaunchError> {
+    fn receive_with(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), LaunchError> {
         let mut buffer = vec![0; PACKET_MAX];
-        let mut receive = || rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut *buffer, RecvFlags::empty()));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut receive = || {
+            rustix::io::retry_on_intr(|| {
+                let flags = RecvFlags::CMSG_CLOEXEC;
+                rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
+            })
+        };
         let received = match receive() {
             // Told once, when the other half has ended without reading all; what it had said before comes next.
             Err(rustix::io::Errno::CONNRESET) => receive(),
             received => received,
         };
-        let (length, _) = received.stage(Stage::Report, "hearing from the launcher's other half")?;
+        let length = received.stage(Stage::Report, "hearing from the launcher's other half")?.bytes;
         buffer.truncate(length);
-        Ok(buffer)
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+        Ok((buffer, fds))
     }
 }
 

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions, WaitIdStatus};
 
-use super::message::{Built, Line, Message};
-use super::{Arguments, Descriptors, ids, inner, keeper, program, sources};
+use super::keeper::{self, Parent};
+use super::message::{Built, Line, Message, Order};
+use super::{ids, inner, sources};
 use crate::cgroup::{Cgroup, CgroupError, Claim, Limits};
 use crate::config::{Basis, LaunchConfig, Network, Root};
 use crate::error::{Context, LaunchError, Stage};
@@ -20,20 +20,16 @@ use crate::sys::{self, Forked};
 /// Twice what the kernel takes as the environment of a command.
 const CONFIG_MAX: u64 = 4 << 20;
 const FAILED: i32 = 70;
-const USAGE: i32 = 64;
 
-/// Runs a launch in this process, which must have one thread, and returns its exit code.
+/// Runs a launch in this process, which a launcher has forked for it, and returns its exit code.
 ///
-/// In the new processes that it makes, this function does not return. With
+/// In the new process that it makes, this function does not return. With
 /// [`die_with_parent`](LaunchConfig::die_with_parent) or [`outlives_parent`](LaunchConfig::outlives_parent) it returns
 /// when the sandbox has ended, with PID 1's code.
-pub fn run(arguments: Arguments) -> i32 {
-    let Ok(status) = sys::duplicate_inherited(arguments.status_fd) else {
-        eprintln!("sandbox-agent: the status descriptor {} is not open", arguments.status_fd);
-        return USAGE;
-    };
-    match launch(arguments, &status) {
-        Ok(launched) => finish(launched, status),
+pub(super) fn run(order: Order, parent: Parent) -> i32 {
+    let Order { config, status, socket, ahead } = order;
+    match launch(config, socket, ahead, parent) {
+        Ok(started) => finish(started, &status),
         Err(error) => {
             // A provider that is gone needs no answer.
             let _ = send_status(&status, &LaunchStatus::Failed(error), None);
@@ -47,55 +43,48 @@ struct Started {
     report: Report,
     process: Inner,
     cgroup: OwnCgroup,
-    parent: Option<OwnedFd>,
+    parent: Option<Parent>,
 }
 
-fn finish(started: Started, status: OwnedFd) -> i32 {
+fn finish(started: Started, status: &OwnedFd) -> i32 {
     // In this order: what is bound last is dropped first, and a cgroup is removed when its processes have ended.
     let Started { report, cgroup, process, parent } = started;
     let outlives_parent = report.uncommitted;
-    if outlives_parent {
-        keeper::settle();
-    }
-    if send_status(&status, &LaunchStatus::Started(report), Some(process.pidfd.as_fd())).is_err() {
+    if send_status(status, &LaunchStatus::Started(report), Some(process.pidfd.as_fd())).is_err() {
         return FAILED;
     }
-    if outlives_parent {
+    let code = if outlives_parent {
         crate::serve::trim_memory();
         // Dropped without that word, everything goes.
         if !keeper::is_committed(status) {
             return FAILED;
         }
-        return process.reap();
-    }
-    drop(status);
-    let Some(parent) = parent else {
+        process.reap()
+    } else if let Some(parent) = parent {
+        crate::serve::trim_memory();
+        parent.keep(process.pidfd.as_fd());
+        process.reap()
+    } else {
         process.release();
         cgroup.release();
         return 0;
     };
-    crate::serve::trim_memory();
-    keeper::keep(process.pidfd.as_fd(), &parent);
-    process.reap()
+    drop(cgroup);
+    // Whoever still waits for the end hears of it when nothing is left.
+    let _ = send_status(status, &LaunchStatus::Ended(code), None);
+    code
 }
 
-fn launch(arguments: Arguments, status: &OwnedFd) -> Result<Started, LaunchError> {
-    rustix::process::umask(Mode::empty());
-    sys::unblock_signals().stage(Stage::Config, "unblocking signals")?;
-    let descriptors = Descriptors::take(arguments, status)?;
-    let socket = descriptors.socket;
-    let mut input = BufReader::new(File::from(descriptors.config).take(CONFIG_MAX + 1));
-    let ahead = if arguments.ahead { make_ahead(&mut input, socket.as_ref())? } else { None };
+fn launch(config: OwnedFd, socket: OwnedFd, ahead: bool, parent: Parent) -> Result<Started, LaunchError> {
+    let mut input = BufReader::new(File::from(config).take(CONFIG_MAX + 1));
+    let ahead = if ahead { make_ahead(&mut input, &socket)? } else { None };
     let config = read_config(&mut input)?;
-    if config.init.is_none() && socket.is_none() {
-        return Err(LaunchError::new(Stage::Config, "the agent needs --socket-fd"));
-    }
-    let parent = config.die_with_parent.map(keeper::watch).transpose()?;
+    let parent = config.die_with_parent.map(|pid| parent.named(pid)).transpose()?;
     let limits = config.cgroup.as_ref().map(|cgroup| cgroup.limits.clone()).unwrap_or_default();
     let half = match ahead.filter(|half| half.basis == config.basis() && half.cgroup.limit(&limits).is_ok()) {
         Some(half) => half,
         // One that does not fit is gone by now, and its cgroup.
-        None => Half::make(config.basis(), &limits, socket.as_ref())?,
+        None => Half::make(config.basis(), &limits, &socket)?,
     };
     // PID 1 alone holds the socket, so its peer sees the end of it.
     drop(socket);
@@ -115,9 +104,7 @@ fn launch(arguments: Arguments, status: &OwnedFd) -> Result<Started, LaunchError
 
 /// Makes what a sandbox that is not known yet will need. `None` if that cannot be: then it fails again, and is told, when
 /// that sandbox is known.
-fn make_ahead(input: &mut impl BufRead, socket: Option<&OwnedFd>) -> Result<Option<Half>, LaunchError> {
-    // It may wait for long; neither a terminal nor a folder is to notice.
-    keeper::settle();
+fn make_ahead(input: &mut impl BufRead, socket: &OwnedFd) -> Result<Option<Half>, LaunchError> {
     let mut line = Vec::new();
     input.read_until(b'\n', &mut line).stage(Stage::Config, "reading the basis")?;
     let basis: Basis = serde_json::from_slice(&line)
@@ -137,17 +124,16 @@ struct Half {
 }
 
 impl Half {
-    fn make(basis: Basis, limits: &Limits, socket: Option<&OwnedFd>) -> Result<Half, LaunchError> {
+    fn make(basis: Basis, limits: &Limits, socket: &OwnedFd) -> Result<Half, LaunchError> {
         let plan = ids::Plan::new(&basis.ids)?;
-        let program = program::Program::find(&plan)?;
         let cgroup = OwnCgroup::create(basis.cgroup.as_deref(), limits)?;
         let (ours, theirs) = Line::pair()?;
         match sys::fork_into(namespaces(basis.network)).stage(Stage::Namespaces, "making the namespaces")? {
             Forked::Child => {
                 drop(ours);
-                match socket.map(|socket| socket.try_clone()).transpose() {
-                    // Nothing of this stack is dropped in the new process.
-                    Ok(socket) => inner::run(inner::Work { basis, plan, program, socket, line: theirs }),
+                match socket.try_clone() {
+                    // Nothing of this stack is dropped in the new process, which closes all else that is open in it.
+                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs }),
                     Err(_) => std::process::exit(FAILED),
                 }
             }
@@ -171,7 +157,7 @@ impl Half {
     }
 }
 
-/// Waits until PID 1 executes.
+/// Waits until PID 1 serves or executes.
 fn hear(line: &Line) -> Result<Built, LaunchError> {
     let ended = || LaunchError::new(Stage::Root, "the launcher's inner half has ended without a word (killed?)");
     let built = match line.receive()? {
@@ -245,11 +231,8 @@ fn send_status(status: &OwnedFd, message: &LaunchStatus, pidfd: Option<BorrowedF
     if !pidfds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&pidfds));
     }
-    match rustix::net::sendmsg(status, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL) {
-        Err(Errno::NOTSOCK) => write_all(status, &line),
-        Ok(sent) => write_all(status, &line[sent..]),
-        Err(errno) => Err(errno),
-    }
+    let sent = rustix::net::sendmsg(status, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)?;
+    write_all(status, &line[sent..])
 }
 
 fn write_all(status: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
@@ -355,4 +338,19 @@ impl Drop for Inner {
 fn wait(pidfd: BorrowedFd<'_>) -> Option<WaitIdStatus> {
     let id = || rustix::process::WaitId::PidFd(pidfd);
     rustix::io::retry_on_intr(|| rustix::process::waitid(id(), WaitIdOptions::EXITED)).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_config;
+    use crate::error::Stage;
+
+    #[test]
+    fn a_configuration_that_is_not_understood_is_refused_by_its_key_and_one_without_end_by_its_size() {
+        let error = read_config(&mut &b"{\"netwrok\": \"host\"}"[..]).expect_err("there is no such key");
+        assert_eq!(error.stage(), Stage::Config);
+        assert!(error.to_string().contains("netwrok"), "{error}");
+        let error = read_config(&mut std::io::Read::take(std::io::repeat(b' '), super::CONFIG_MAX + 1));
+        assert!(error.expect_err("it is too long").to_string().contains("4 MiB"));
+    }
 }

@@ -1,154 +1,61 @@
-//! PID 1's program: the agent itself, or the one that the configuration names.
+//! What PID 1 does: it serves, or executes the program that the configuration names.
 
+use std::convert::Infallible;
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
-use rustix::mount::OpenTreeFlags;
+use rustix::fs::{CWD, Mode};
 
 use super::ids::Plan;
-use super::mounts::{self, NODEV, NOSUID, READ_ONLY};
+use super::mounts;
 use crate::config::LaunchConfig;
 use crate::error::{Context, LaunchError, Stage};
-use crate::handover::{Handover, SERVE_FD, SOCKET_FD};
+use crate::handover::Handover;
 use crate::hardening::CommandRestrictions;
-use crate::serve::{SERVE_VARIABLE, ServeConfig};
-use crate::sys::{self, MountChange};
+use crate::hold::hold;
+use crate::serve::{self, Early};
+use crate::sys;
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Clear of the descriptors that PID 1 gets.
-const CLEAR_OF_PLACED: i32 = 16;
+const FAILED: i32 = 1;
 
-/// This program's own file.
-pub(super) enum Program {
-    /// Ready to be executed.
-    Protected(OwnedFd),
-    /// Still to be protected, by the inner half.
-    Found { file: OwnedFd, path: PathBuf },
+/// Lets 0, 1 and 2 be the sandbox's own `/dev/null`, or `output` for what is written.
+pub(super) fn take_standard(output: Option<&OwnedFd>) -> Result<(), LaunchError> {
+    let null = mounts::open_null().stage_at(Stage::Exec, "opening", "/dev/null")?;
+    let output = output.unwrap_or(&null);
+    for (from, to) in [(&null, 0), (output, 1), (output, 2)] {
+        sys::place(from.as_fd(), to).stage(Stage::Exec, "preparing PID 1's descriptors")?;
+    }
+    Ok(())
 }
 
-impl Program {
-    /// With privileges, protects it at once: the inner half may not reach it any more.
-    pub(super) fn find(plan: &Plan) -> Result<Program, LaunchError> {
-        let link = "/proc/self/exe";
-        let path = std::fs::read_link(link).stage_at(Stage::Exec, "reading", link)?;
-        let file = rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let found = Program::Found { file: file.stage_at(Stage::Exec, "opening", link)?, path };
-        Ok(if plan.privileged { Program::Protected(found.protect()?) } else { found })
-    }
-
-    /// The file to execute: a read-only mount of it, so that no process inside can get from `/proc/PID/exe` to a
-    /// writable one; where it cannot be mounted (deleted, or out of the caller's reach), a sealed copy in memory.
-    pub(super) fn protect(self) -> Result<OwnedFd, LaunchError> {
-        let (file, path) = match self {
-            Program::Protected(mount) => return Ok(mount),
-            Program::Found { file, path } => (file, path),
-        };
-        match mount(&file, &path) {
-            Ok(mount) => Ok(mount),
-            Err(_) => copy(file).stage(Stage::Exec, "copying the agent"),
-        }
-    }
-}
-
-fn mount(file: &OwnedFd, path: &PathBuf) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let mount = rustix::mount::open_tree(CWD, path, flags)?;
-    let (found, own) = (rustix::fs::statat(&mount, c"", AtFlags::EMPTY_PATH)?, rustix::fs::fstat(file)?);
-    if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino) {
-        return Err(Errno::STALE);
-    }
-    let change = MountChange { set: READ_ONLY | NOSUID | NODEV, ..MountChange::default() };
-    sys::mount_setattr(mount.as_fd(), &change)?;
-    Ok(mount)
-}
-
-fn copy(file: OwnedFd) -> std::io::Result<OwnedFd> {
-    let copy = rustix::fs::memfd_create(c"sandbox-agent", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut copy = File::from(copy);
-    std::io::copy(&mut File::from(file), &mut copy)?;
-    rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o555))?;
-    rustix::fs::fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    // A file that is open for writing cannot be executed, so only this name of it stays open.
-    let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-/// Executes PID 1 with the descriptors that it is to have. Returns only on failure.
-pub(super) fn execute(
-    config: &LaunchConfig,
-    plan: &Plan,
-    agent: Option<OwnedFd>,
-    socket: Option<OwnedFd>,
-) -> Result<std::convert::Infallible, LaunchError> {
-    let failed = |errno| LaunchError::system(Stage::Exec, "preparing PID 1's descriptors", errno);
-    let away = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, CLEAR_OF_PLACED).map_err(failed);
-    let agent = agent.map(away).transpose()?;
-    let socket = socket.map(away).transpose()?;
-    let serve = match (&agent, &config.serve) {
-        (Some(_), Some(serve)) => Some(away(sealed(serve)?)?),
-        _ => None,
-    };
-    let null = away(mounts::open_null().stage_at(Stage::Exec, "opening", "/dev/null")?)?;
-    sys::place(null.as_fd(), 0).map_err(failed)?;
-    // An init program talks to the socket by its output.
-    let output = socket.as_ref().filter(|_| agent.is_none()).unwrap_or(&null);
-    sys::place(output.as_fd(), 1).map_err(failed)?;
-    sys::place(output.as_fd(), 2).map_err(failed)?;
-    let mut first_closed = 3;
-    if let (Some(_), Some(socket)) = (&agent, &socket) {
-        sys::place(socket.as_fd(), SOCKET_FD).map_err(failed)?;
-        first_closed = SOCKET_FD as u32 + 1;
-        if let Some(serve) = &serve {
-            sys::place(serve.as_fd(), SERVE_FD).map_err(failed)?;
-            first_closed = SERVE_FD as u32 + 1;
-        }
-    }
-    sys::close_from_on_exec(first_closed).map_err(failed)?;
+/// Serves `socket` until the sandbox is over, and returns the exit code. Without a word on how to serve it only holds it.
+pub(super) fn serve(config: LaunchConfig, plan: &Plan, early: Option<Early>, socket: OwnedFd) -> i32 {
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    match agent {
-        Some(agent) => execute_agent(config, plan, &agent),
-        None => execute_init(config),
-    }
-}
-
-fn execute_agent(config: &LaunchConfig, plan: &Plan, agent: &OwnedFd) -> Result<std::convert::Infallible, LaunchError> {
     let handover = Handover {
         die_with_parent: config.die_with_parent.is_some(),
         ids: plan.map,
-        user: config.user.clone(),
-        workdir: start_folder(config),
+        workdir: start_folder(&config),
+        user: config.user,
         network: config.network,
-        capabilities: config.capabilities.clone(),
+        capabilities: config.capabilities,
     };
-    let handover = handover.variable().map_err(|_| LaunchError::new(Stage::Exec, "encoding the handover"))?;
-    let argv =
-        ["sandbox-agent", "serve"].map(|word| c_string(word.to_owned())).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut env = vec![c_string(PATH.to_owned())?, c_string(handover)?];
-    if config.serve.is_some() {
-        env.push(c_string(format!("{SERVE_VARIABLE}={SERVE_FD}"))?);
+    let done = match config.serve {
+        Some(serve) => serve::run_launched(serve, handover, early, socket),
+        None => hold(&handover, socket).map(|()| 0),
+    };
+    match done {
+        Ok(code) => code.into(),
+        // Its client sees its end; nobody reads what it writes.
+        Err(_) => FAILED,
     }
-    Err(LaunchError::system(Stage::Exec, "executing the agent", sys::execute(agent.as_fd(), c"", &argv, &env)))
 }
 
-/// How to serve, in memory: a variable holds 128 KiB at most.
-fn sealed(serve: &ServeConfig) -> Result<OwnedFd, LaunchError> {
-    let json = serde_json::to_vec(serve).map_err(|_| LaunchError::new(Stage::Exec, "encoding how to serve"))?;
-    let write = || -> std::io::Result<OwnedFd> {
-        let file = rustix::fs::memfd_create(c"sandbox-agent-serve", MemfdFlags::CLOEXEC)?;
-        let mut file = File::from(file);
-        file.write_all(&json)?;
-        file.rewind()?;
-        Ok(file.into())
-    };
-    write().stage(Stage::Exec, "writing how to serve")
-}
-
-fn execute_init(config: &LaunchConfig) -> Result<std::convert::Infallible, LaunchError> {
+/// Executes the configuration's program, which talks to the socket by its output. Returns only on failure.
+pub(super) fn execute(config: &LaunchConfig, socket: &OwnedFd) -> Result<Infallible, LaunchError> {
+    take_standard(Some(socket))?;
+    sys::close_from_on_exec(3).stage(Stage::Exec, "preparing PID 1's descriptors")?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     let argv = config.init.iter().flatten().cloned().map(c_string).collect::<Result<Vec<_>, _>>()?;
     let program = argv.first().ok_or_else(|| LaunchError::new(Stage::Exec, "init names no program"))?;
     let folder = start_folder(config);

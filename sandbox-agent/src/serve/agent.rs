@@ -9,7 +9,7 @@ use std::{
 };
 
 use sandbox_core::{Result, SandboxError, async_trait};
-use sandbox_process::{ProcessSet, Restrictions};
+use sandbox_process::ProcessSet;
 use sandbox_protocol::{
     Body, FEATURE_FD_PASSING, ReceivedDescriptors, Service, StreamResponder,
     methods::{self, AgentInfo, Nothing, Shutdown, TtlRenew, TtlRenewed},
@@ -19,7 +19,8 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{
-    config::{ConfigError, ServeConfig},
+    config::{CommandLimits, ConfigError, ServeConfig},
+    early,
     entrypoint::EntrypointState,
     job::{Job, now_ms},
     jobs::Jobs,
@@ -97,16 +98,20 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// An agent with this configuration. `oom_score` is what commands get back.
+    /// An agent with this configuration. `oom_score` is what commands get back; `processes` were made ahead, for commands
+    /// that are deprived of nothing more.
     ///
     /// # Errors
     /// A configuration that cannot be meant.
-    pub(super) fn new(config: ServeConfig, oom_score: Option<i16>) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        config: ServeConfig,
+        oom_score: Option<i16>,
+        processes: Option<ProcessSet>,
+    ) -> Result<Self, ConfigError> {
         config.validate()?;
-        let mut restrictions = Restrictions::default();
+        let mut restrictions = early::restrictions(oom_score);
         restrictions.no_new_privs = config.commands.no_new_privs;
         restrictions.seccomp = config.commands.seccomp_program().unwrap_or_default();
-        restrictions.oom_score_adj = oom_score;
         restrictions.capabilities = config
             .commands
             .capabilities
@@ -116,8 +121,9 @@ impl Agent {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
             format!("{now:x}-{}", std::process::id())
         };
+        let processes = processes.filter(|_| config.commands == CommandLimits::default());
         Ok(Self {
-            processes: ProcessSet::restricted(restrictions),
+            processes: processes.unwrap_or_else(|| ProcessSet::restricted(restrictions)),
             execs: Jobs::default(),
             terminals: Jobs::default(),
             lifetime: Lifetime::new(config.ttl_s.map(Duration::from_secs_f64)),

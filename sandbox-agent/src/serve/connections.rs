@@ -27,6 +27,7 @@ use tokio::{
 use super::{
     agent::{Agent, DESCRIPTOR_METHODS, Methods},
     arguments::Endpoint,
+    config::ServeConfig,
     sys,
 };
 
@@ -84,13 +85,7 @@ impl Source {
     /// Opens the endpoint, of which `bound` may be a part. Inherited descriptors are taken over.
     pub(super) fn open(endpoint: &Endpoint, bound: Option<StdListener>, mut peers: Peers) -> io::Result<Self> {
         match endpoint {
-            Endpoint::Fd(fd) => {
-                let socket = sys::take_inherited(*fd)?;
-                if sockopt::socket_acceptconn(&socket)? {
-                    return Ok(Self::Many { listener: listener(socket.into())?, peers });
-                }
-                Connection::socket(socket).map(Self::One)
-            }
+            Endpoint::Fd(fd) => Self::of_socket(sys::take_inherited(*fd)?, peers),
             Endpoint::ListenUnix(path) => {
                 let own = rustix::process::geteuid().as_raw();
                 let bound = bound.map_or_else(|| bind(path), Ok)?;
@@ -120,6 +115,14 @@ impl Source {
 }
 
 impl Source {
+    /// A connected stream socket is the only client there will be, a listening one brings many.
+    pub(super) fn of_socket(socket: OwnedFd, peers: Peers) -> io::Result<Self> {
+        if sockopt::socket_acceptconn(&socket)? {
+            return Ok(Self::Many { listener: listener(socket.into())?, peers });
+        }
+        Connection::socket(socket).map(Self::One)
+    }
+
     /// The next connection; none for a peer that may not connect.
     async fn accept(&self) -> io::Result<Option<Connection>> {
         match self {
@@ -235,6 +238,10 @@ pub(super) async fn run(source: Source, options: ServerOptions, agent: &Arc<Agen
 }
 
 impl Peers {
+    pub(super) fn of(config: &ServeConfig) -> Self {
+        Self { uids: config.peer_uids.clone(), outside_only: config.outside_peers_only }
+    }
+
     fn welcome(&self, stream: &UnixStream) -> bool {
         // tokio's, not rustix's: the pid of a process of no namespace that is seen here is 0, which rustix has no type for.
         let Ok(peer) = stream.peer_cred() else { return false };

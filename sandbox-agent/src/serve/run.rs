@@ -1,6 +1,6 @@
 //! From the command line to the end.
 
-use std::{fs::File, io::Read, path::Path, sync::Arc, time::Duration};
+use std::{fs::File, io::Read, path::Path, sync::Arc};
 
 use sandbox_core::{ByteString, Env, Secret};
 use sandbox_protocol::ServerOptions;
@@ -11,15 +11,11 @@ use super::{
     arguments::{ConfigSource, ServeArguments, TokenSource},
     config::ServeConfig,
     connections::{self, Peers, Source},
+    early::Early,
     entrypoint, init,
     local::LocalAgent,
     sys,
 };
-
-/// Threads for file work at once. They are made when needed, and end when idle.
-const WORKERS_MAX: usize = 32;
-const WORKER_STACK_BYTES: usize = 256 * 1024;
-const WORKER_IDLE: Duration = Duration::from_millis(500);
 
 /// Serves until the sandbox is over. The process must have one thread; nothing of it outlives this call.
 ///
@@ -28,17 +24,16 @@ const WORKER_IDLE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// One line that says what could not be read, opened or put in force.
-pub fn run(arguments: &ServeArguments, configure: impl FnOnce(&mut ServeConfig)) -> Result<u8, String> {
-    let oom_score = protect()?;
+pub fn run(arguments: &ServeArguments) -> Result<u8, String> {
+    let early = Early::bare()?;
     let token = arguments.token.as_ref().map(read_token).transpose()?;
     let unopened = |error: std::io::Error| format!("the endpoint could not be opened: {error}");
     // A configuration may be long in coming: who is quick can wait where this listens.
     let bound = connections::bind_early(&arguments.endpoint).map_err(unopened)?;
-    let mut config = read_config(&arguments.config)?;
-    configure(&mut config);
-    let peers = Peers { uids: config.peer_uids.clone(), outside_only: config.outside_peers_only };
+    let config = read_config(&arguments.config)?;
+    let peers = Peers::of(&config);
     let open = || Ok((Source::open(&arguments.endpoint, bound, peers).map_err(unopened)?, None));
-    serve(config, Own { oom_score, token }, open)
+    serve(config, early, token, open)
 }
 
 /// Serves clients that `front` lets in, and `front` beside them until the sandbox is over. Otherwise as [`run`], which says what the process must be.
@@ -53,24 +48,20 @@ where
         let (agent, source) = LocalAgent::new();
         Ok((source, Some(tokio::spawn(front(agent)))))
     };
-    serve(config, Own { oom_score: protect()?, token: None }, open)
-}
-
-/// What the process itself brings.
-struct Own {
-    oom_score: Option<i16>,
-    token: Option<Token>,
-}
-
-fn protect() -> Result<Option<i16>, String> {
-    init::protect().map_err(|error| format!("non-dumpable memory: {error}"))
+    serve(config, Early::bare()?, None, open)
 }
 
 /// Where clients come from, and what is in front of it.
-type Opened = (Source, Option<JoinHandle<()>>);
+pub(super) type Opened = (Source, Option<JoinHandle<()>>);
 
 /// `open` runs on the runtime.
-fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Opened, String>) -> Result<u8, String> {
+pub(super) fn serve(
+    mut config: ServeConfig,
+    early: Early,
+    token: Option<Token>,
+    open: impl FnOnce() -> Result<Opened, String>,
+) -> Result<u8, String> {
+    let Early { runtime, processes, oom_score } = early;
     if config.inherit_env {
         config.env = inherited_env().overridden_by(&config.env);
     }
@@ -79,24 +70,16 @@ fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Opened
         let own = std::env::current_dir().map_err(|error| format!("the working directory: {error}"))?;
         config.workdir = ByteString::new(own.into_os_string().into_vec());
     }
-    let (token, digest) = match own.token {
+    let (token, digest) = match token {
         Some(Token::Sha256(digest)) => (config.token.take(), Some(digest)),
         Some(Token::Plain(token)) => (Some(token), None),
         None => (config.token.take(), None),
     };
     let mut options = ServerOptions::default().with_features(METHODS.iter().copied());
     options.window_bytes = config.window_bytes;
-    let agent = Arc::new(Agent::new(config, own.oom_score).map_err(|error| error.to_string())?);
+    let agent = Arc::new(Agent::new(config, oom_score, processes).map_err(|error| error.to_string())?);
     options.token = token;
     options.token_sha256 = digest;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(WORKERS_MAX)
-        .thread_stack_size(WORKER_STACK_BYTES)
-        .thread_keep_alive(WORKER_IDLE)
-        .build()
-        .map_err(|error| format!("the runtime could not be made: {error}"))?;
     let result = runtime.block_on(async {
         let (source, front) = open()?;
         tokio::spawn(init::reap());
@@ -123,7 +106,7 @@ fn serve(mut config: ServeConfig, own: Own, open: impl FnOnce() -> Result<Opened
 }
 
 /// What clients must show.
-enum Token {
+pub(super) enum Token {
     Plain(Secret),
     Sha256([u8; 32]),
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, process};
 
-use sandbox_agent::{LaunchConfig, LaunchError, Launched, Launcher, Network, Workdir};
+use sandbox_agent::{LaunchConfig, LaunchError, Launched, Launcher, Network, Prepared, Workdir};
 use tempfile::TempDir;
 
 pub(crate) const NOBODY: u32 = 65534;
@@ -81,12 +81,17 @@ impl Bench {
         config
     }
 
-    pub(crate) fn launch(&self, config: &LaunchConfig, socket: OwnedFd) -> Result<Launched, LaunchError> {
+    /// A process that waits for its configuration.
+    pub(crate) fn prepare(&self, socket: OwnedFd) -> Prepared {
         let mut command = Command::new(AGENT);
         if self.caller == Caller::Nobody {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let launched = Launcher::new(AGENT).prepare_as(command, socket).and_then(|launcher| launcher.launch(config))?;
+        Launcher::new(AGENT).prepare_as(command, socket).unwrap()
+    }
+
+    pub(crate) fn launch(&self, config: &LaunchConfig, socket: OwnedFd) -> Result<Launched, LaunchError> {
+        let launched = self.prepare(socket).launch(config)?;
         if let Some(cgroup) = &launched.report().cgroup {
             self.cgroups.borrow_mut().extend(cgroup.folders().cloned());
         }

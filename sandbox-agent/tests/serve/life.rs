@@ -2,6 +2,8 @@
 
 use std::os::unix::net::UnixStream as StdStream;
 
+use sandbox_agent::{LaunchConfig, Launched, Launcher, Workdir};
+
 use crate::support::{Agent, As, client, default_config, eventually, run, seconds, sh, within};
 use sandbox_core::{ErrorKind, ExecRequest, PortEvent, PortStream, SandboxMetrics, Secret};
 use sandbox_protocol::{
@@ -187,35 +189,47 @@ async fn restrictions_hold_for_every_command() {
     assert_eq!(result.return_code(), 125, "nothing starts without a restriction that was asked for");
 }
 
-/// The handover of a launch, as PID 1 of it finds it.
-fn handover() -> serde_json::Value {
-    let ids = json!({ "inside_uid": 0, "outside_uid": 0, "inside_gid": 0, "outside_gid": 0, "count": 65536 });
-    let user = json!({ "name": "nobody", "uid": 65534, "gid": 65534 });
-    json!({
-        "die_with_parent": true, "ids": ids, "user": user, "workdir": "/var", "network": "none", "capabilities": [],
-    })
+/// PID 1 of a launch, made ahead of its configuration or after it.
+async fn launched(is_ahead: bool) -> (Launched, Client, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = serde_json::from_value(json!({ "env": { "A": "b" } })).unwrap();
+    let config = LaunchConfig {
+        workdir: Some(Workdir { source: folder.path().to_owned(), target: "/work".into(), chown: true }),
+        die_with_parent: Some(std::process::id()),
+        serve: Some(serve),
+        ..LaunchConfig::default()
+    };
+    let (ours, theirs) = StdStream::pair().unwrap();
+    let launcher = Launcher::new(crate::support::program());
+    let prepared = match is_ahead {
+        true => launcher.prepare_ahead(&config.basis(), theirs.into()),
+        false => launcher.prepare(theirs.into()),
+    };
+    let launched = prepared.and_then(|prepared| prepared.launch(&config)).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let client = Client::connect(UnixStream::from_std(ours).unwrap(), ClientOptions::default()).await.unwrap();
+    (launched, client, folder)
 }
 
 #[tokio::test]
 async fn as_pid_one_of_a_launch_it_restricts_commands_and_still_does_everything() {
-    let (ours, theirs) = StdStream::pair().unwrap();
-    let mut command = std::process::Command::new("unshare");
-    let mut serve = tempfile::NamedTempFile::new().unwrap();
-    std::io::Write::write_all(&mut serve, br#"{"env":{"A":"b"}}"#).unwrap();
-    // Descriptor 3 is the socket and 4 holds how to serve, as the launcher leaves it.
-    let script = "exec \"$0\" serve 3<&0 4<\"$1\" </dev/null";
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]);
-    command.arg(crate::support::program()).arg(serve.path()).stdin(std::os::fd::OwnedFd::from(theirs));
-    command.env("SANDBOX_AGENT_HANDOVER", handover().to_string()).env("SANDBOX_AGENT_SERVE", "4");
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    ours.set_nonblocking(true).unwrap();
-    let client = Client::connect(UnixStream::from_std(ours).unwrap(), ClientOptions::default()).await.unwrap();
+    as_pid_one(false).await;
+}
+
+#[tokio::test]
+async fn made_ahead_it_restricts_commands_as_well() {
+    as_pid_one(true).await;
+}
+
+async fn as_pid_one(is_ahead: bool) {
+    let (mut launched, client, _folder) = launched(is_ahead).await;
     let status = sh(&client, "pwd; id -un; echo $A; cat /proc/self/status").await;
-    assert!(status.starts_with("/var\nnobody\nb\n"), "{status}");
-    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000000"] {
+    assert!(status.starts_with("/work\nsandbox\nb\n"), "{status}");
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "Seccomp_filters:\t1", "CapBnd:\t0000000000000000"] {
         assert!(status.contains(line), "{line} is not in {status}");
     }
+    let own = std::fs::read_to_string(format!("/proc/{}/status", launched.report().pid)).unwrap();
+    assert!(own.contains("Seccomp_filters:\t1"), "the agent is deprived of them itself: {own}");
     let result = run(&client, ExecRequest::shell("unshare -U true || mount -t tmpfs x /mnt").with_user("root")).await;
     assert_ne!(result.return_code(), 0);
     let result = run(&client, ExecRequest::shell("setsid sleep 300 & sleep 300").with_timeout_s(0.2)).await;
@@ -237,7 +251,7 @@ async fn as_pid_one_of_a_launch_it_restricts_commands_and_still_does_everything(
     let _: Nothing = client.call(methods::FILE_REMOVE, &request).await.unwrap();
     client.close().await;
     drop(client);
-    eventually("it ends with its client", async || child.try_wait().unwrap().is_some()).await;
+    assert_eq!(launched.wait().unwrap(), Some(0), "it ends with its client");
 }
 
 #[tokio::test]

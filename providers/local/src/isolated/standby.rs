@@ -1,5 +1,5 @@
-//! A launcher that waits for the next sandbox, so that making that one does not wait for a process, its namespaces and
-//! its cgroup. One for each provider, from its first sandbox on, for one of the kind of the last; it ends with this
+//! A process that waits for the next sandbox, so that making that one does not wait for its namespaces, its root and its
+//! cgroup. One for each provider, from its first sandbox on, for one of the kind of the last; it ends with this
 //! process, and removes what it has made.
 
 use std::{
@@ -21,7 +21,7 @@ use crate::{
 /// It is started when the sandbox before it has had the time to run its first command.
 const START_AFTER: Duration = Duration::from_millis(10);
 
-/// A launcher, and the socket that it hands to its sandbox, still without a place.
+/// The process, and the socket that it hands to its sandbox, still without a place.
 pub(crate) struct Waiting {
     /// The id of the sandbox to come.
     pub(crate) id: String,
@@ -31,11 +31,10 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Starts one. It makes ahead what sandboxes with this basis need.
-    fn start(agent: &Path, basis: Option<&Basis>) -> Result<Self> {
+    fn start(launcher: &Launcher, basis: Option<&Basis>) -> Result<Self> {
         let id = format!("local-{}", random_hex(6)?);
         let socket = door::socket()?;
         let theirs = socket.try_clone().map_err(|error| SandboxError::io("the agent's socket", error))?;
-        let launcher = Launcher::new(agent);
         let launcher = match basis {
             Some(basis) => launcher.prepare_ahead(&basis.clone().with_cgroup_name(&id), theirs),
             None => launcher.prepare(theirs),
@@ -50,9 +49,10 @@ pub(crate) struct Standby(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    waiting: Option<(AgentFile, Waiting)>,
-    /// What was used last.
-    agent: Option<PathBuf>,
+    /// Of the agent file that was used last.
+    launcher: Option<(AgentFile, Launcher)>,
+    /// Of that launcher.
+    waiting: Option<Waiting>,
     /// Of the last sandbox: the next one is likely to be of its kind.
     basis: Option<Basis>,
     /// Held by the task that starts the next one.
@@ -65,20 +65,28 @@ impl Standby {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The launcher that waits, if it runs this very agent file, else a new one. Blocks.
+    /// The process that waits, if it runs this very agent file, else a new one. Blocks.
     pub(crate) fn take(&self, agent: &Path) -> Result<Waiting> {
-        let waiting = {
+        let file = AgentFile::find(agent).ok_or_else(|| {
+            let path = agent.display();
+            SandboxError::create(format!("the agent file {path} is gone")).with_help("set agent_path, or put it there")
+        })?;
+        let (launcher, waiting, _old) = {
             let mut state = self.lock();
-            state.agent = Some(agent.to_owned());
-            state.waiting.take()
+            match &state.launcher {
+                Some((known, launcher)) if *known == file => (launcher.clone(), state.waiting.take(), None),
+                _ => {
+                    let launcher = Launcher::new(agent);
+                    // What runs another file ends when the lock is free again.
+                    let old = (state.launcher.replace((file, launcher.clone())), state.waiting.take());
+                    (launcher, None, Some(old))
+                }
+            }
         };
-        if let Some((file, mut waiting)) = waiting
-            && AgentFile::find(agent) == Some(file)
-            && waiting.launcher.is_waiting()
-        {
-            return Ok(waiting);
+        match waiting {
+            Some(waiting) if waiting.launcher.is_waiting() => Ok(waiting),
+            _ => Waiting::start(&launcher, None),
         }
-        Waiting::start(agent, None)
     }
 
     /// Takes note of what a sandbox needs.
@@ -92,7 +100,7 @@ impl Standby {
         if state.is_over || state.waiting.is_some() || state.coming.strong_count() > 0 {
             return;
         }
-        let Some(agent) = state.agent.clone() else { return };
+        let Some(launcher) = state.launcher.as_ref().map(|(_, launcher)| launcher.clone()) else { return };
         let basis = state.basis.clone();
         let coming = Arc::new(());
         state.coming = Arc::downgrade(&coming);
@@ -102,11 +110,11 @@ impl Standby {
             tokio::time::sleep(START_AFTER).await;
             let start = move || {
                 // Its end, or its failure, is the next creation's to see: that starts one of its own.
-                let Some(file) = AgentFile::find(&agent) else { return };
-                if let (Some(shared), Ok(waiting)) = (shared.upgrade(), Waiting::start(&agent, basis.as_ref())) {
+                if let (Some(shared), Ok(waiting)) = (shared.upgrade(), Waiting::start(&launcher, basis.as_ref())) {
                     let mut state = shared.standby.lock();
-                    if !state.is_over {
-                        state.waiting = Some((file, waiting));
+                    let is_current = state.launcher.as_ref().is_some_and(|(_, current)| current.is_same(&launcher));
+                    if !state.is_over && is_current {
+                        state.waiting = Some(waiting);
                     }
                 }
                 drop(coming);
@@ -121,7 +129,7 @@ impl Standby {
         let waiting = {
             let mut state = self.lock();
             state.is_over = true;
-            state.waiting.take()
+            (state.waiting.take(), state.launcher.take())
         };
         drop(waiting);
     }
