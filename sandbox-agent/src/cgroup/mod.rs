@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use place::Places;
-
 pub(crate) use claim::Claim;
 pub use error::{CgroupError, CgroupErrorKind};
 pub use limits::{Limit, Limits};
+pub(crate) use place::Places;
 pub use probe::{Probe, probe};
 
 /// The kernel empties and freezes a cgroup a moment after it says so, without a way to be told on v1.

@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::{CgroupError, Version};
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
+/// The host's mounts as a launcher found them, for the processes that it forks: reading them anew for each sandbox would
+/// take longer than making its cgroup.
+static REMEMBERED: OnceLock<String> = OnceLock::new();
+
 /// This process's own folder in each hierarchy that is mounted.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// v1: controller → folder.
     pub(super) v1: BTreeMap<String, PathBuf>,
     /// v2: folder, and where the hierarchy is mounted.
@@ -19,7 +24,20 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn of_this_process() -> Result<Places, CgroupError> {
-        Ok(Places::parse(&read(MOUNTS)?, &read("/proc/self/cgroup")?))
+        let own = read("/proc/self/cgroup")?;
+        match REMEMBERED.get() {
+            Some(mounts) => Ok(Places::parse(mounts, &own)),
+            None => Ok(Places::parse(&read(MOUNTS)?, &own)),
+        }
+    }
+
+    /// Lets this process, and what it forks, go on from where the hierarchies are mounted now.
+    pub(crate) fn remember() {
+        // What cannot be read is read again, and told, when it is needed.
+        if let Ok(mounts) = read(MOUNTS) {
+            let of_hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup"));
+            let _ = REMEMBERED.set(of_hierarchies.flat_map(|line| [line, "\n"]).collect());
+        }
     }
 
     /// Where the hierarchies are mounted.
@@ -48,6 +66,9 @@ impl Places {
         let mut places = Places::default();
         for line in mountinfo.lines() {
             let Some((mount, rest)) = line.split_once(" - ") else { continue };
+            if !rest.starts_with("cgroup") {
+                continue;
+            }
             let mount: Vec<_> = mount.split(' ').collect();
             let rest: Vec<_> = rest.split(' ').collect();
             let ([_, _, _, root, point, ..], [kind, _, options]) = (mount.as_slice(), rest.as_slice()) else {
@@ -60,13 +81,14 @@ impl Places {
             for entry in own.lines() {
                 let mut parts = entry.splitn(3, ':').skip(1);
                 let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-                let Some(folder) = folder(path) else { continue };
                 if *kind == "cgroup2" && controllers.is_empty() {
-                    places.v2 = Some((folder, PathBuf::from(point)));
+                    places.v2 = folder(path).map(|folder| (folder, PathBuf::from(point))).or(places.v2);
                 } else if *kind == "cgroup" && !controllers.is_empty() {
                     let of_mount = |name: &&str| options.split(',').any(|option| option == *name);
                     for controller in controllers.split(',').filter(of_mount) {
-                        places.v1.insert(controller.to_owned(), folder.clone());
+                        if let Some(folder) = folder(path) {
+                            places.v1.insert(controller.to_owned(), folder);
+                        }
                     }
                 }
             }

@@ -90,12 +90,14 @@ impl CommandRestrictions {
             if self.keep.contains(flag) {
                 continue;
             }
-            match rustix::thread::capability_is_in_bounding_set(flag) {
+            match rustix::thread::remove_capability_from_bounding_set(flag) {
                 // The kernel has no such capability.
-                Err(Errno::INVAL) | Ok(false) => {}
-                Ok(true) => rustix::thread::remove_capability_from_bounding_set(flag)
-                    .map_err(failed("the capability bounding set"))?,
-                Err(errno) => return Err(failed("the capability bounding set")(errno)),
+                Err(Errno::INVAL) | Ok(()) => {}
+                // It may be gone already, where this process may take none out.
+                Err(errno) if rustix::thread::capability_is_in_bounding_set(flag) != Ok(false) => {
+                    return Err(failed("the capability bounding set")(errno));
+                }
+                Err(_) => {}
             }
         }
         let mut sets = rustix::thread::capabilities(None).map_err(failed("the capabilities"))?;
@@ -127,11 +129,9 @@ impl CommandRestrictions {
         self.filter.install().map_err(|errno| RestrictError { what: "the seccomp filter", errno })
     }
 
-    /// Adds everything to what the commands of a set are deprived of.
-    pub(crate) fn add_to(&self, restrictions: &mut sandbox_process::Restrictions) {
-        restrictions.no_new_privs = true;
-        restrictions.capabilities = Some(self.keep.bits());
-        restrictions.seccomp = self.filter.bytes();
+    /// The half of it that is about system calls, as the kernel's array of `struct sock_filter`.
+    pub(crate) fn program(&self) -> Vec<u8> {
+        self.filter.bytes()
     }
 
     /// How many system calls are refused, wholly or for some arguments.

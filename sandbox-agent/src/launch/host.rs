@@ -8,6 +8,7 @@ use rustix::net::sockopt;
 use super::message::{Line, Order};
 use super::protect::{self, PROTECTED};
 use super::{keeper, mounts, outer};
+use crate::cgroup::Places;
 use crate::error::{Context, LaunchError, Stage};
 use crate::sys::{self, Watched};
 
@@ -64,6 +65,7 @@ fn launcher(is_protected: bool) -> Result<i32, LaunchError> {
         sys::place(null.as_fd(), fd).stage(Stage::Config, "replacing descriptors 0 to 2")?;
     }
     drop(null);
+    Places::remember();
     serve(line, parent)
 }
 

@@ -37,12 +37,15 @@ impl Early {
         Ok(Early { runtime, processes: None, oom_score })
     }
 
-    /// Everything, for a process that will deprive itself of the same as these commands are of here.
+    /// Everything, for a process that is to mount still before it deprives itself of the system calls of which these
+    /// commands are deprived.
     pub(crate) fn make(capabilities: &[Capability]) -> Result<Early, String> {
         let early = Early::bare()?;
+        let restricted = CommandRestrictions::new(capabilities);
+        restricted.restrict_capabilities().map_err(|error| error.to_string())?;
         let processes = ProcessSet::restricted(restrictions(early.oom_score));
         let mut ahead = restrictions(early.oom_score);
-        CommandRestrictions::new(capabilities).add_to(&mut ahead);
+        ahead.seccomp = restricted.program();
         let entered = early.runtime.enter();
         processes.prepare_with(&ahead).map_err(|error| error.to_string())?;
         drop(entered);

@@ -21,7 +21,9 @@ pub(crate) fn run_launched(
     socket: OwnedFd,
 ) -> Result<u8, String> {
     // Everything that this process starts inherits them; its own capabilities it keeps.
-    CommandRestrictions::new(&handover.capabilities).restrict_commands().map_err(|error| error.to_string())?;
+    let restrictions = CommandRestrictions::new(&handover.capabilities);
+    let restricted = if early.is_some() { restrictions.install_filter() } else { restrictions.restrict_commands() };
+    restricted.map_err(|error| error.to_string())?;
     complete(&mut config, handover);
     config.validate().map_err(|error| error.to_string())?;
     let early = early.map_or_else(Early::bare, Ok)?;
