@@ -11,8 +11,8 @@ use crate::sys;
 
 /// Most bytes in one output event: the capacity of a pipe.
 pub const CHUNK_BYTES: usize = 64 * 1024;
-/// A new buffer is made when less than this is left of the old one. Small outputs share one buffer.
-const READ_BYTES_MIN: usize = 16 * 1024;
+/// The first buffer, which is enough for most commands. Small outputs share one.
+const FIRST_BYTES: usize = 16 * 1024;
 
 /// Which stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) struct Output {
     stdout: Pipe,
     stderr: Pipe,
     buffer: BytesMut,
+    /// How large the next buffer is to be. A new one is made when less than a quarter of that is left of the old one.
+    buffer_bytes: usize,
 }
 
 type Pipe = Option<AsyncFd<OwnedFd>>;
@@ -40,12 +42,16 @@ impl Output {
     /// Takes two non-blocking read ends.
     pub(crate) fn new(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Output> {
         let register = |fd: OwnedFd| sys::watch(fd, Interest::READABLE);
-        Ok(Output { stdout: Some(register(stdout)?), stderr: Some(register(stderr)?), buffer: BytesMut::new() })
+        Ok(Output::over(Some(register(stdout)?), Some(register(stderr)?)))
     }
 
     /// Takes our end of a terminal, non-blocking.
     pub(crate) fn terminal(master: OwnedFd) -> io::Result<Output> {
-        Ok(Output { stdout: Some(sys::watch(master, Interest::READABLE)?), stderr: None, buffer: BytesMut::new() })
+        Ok(Output::over(Some(sys::watch(master, Interest::READABLE)?), None))
+    }
+
+    fn over(stdout: Pipe, stderr: Pipe) -> Output {
+        Output { stdout, stderr, buffer: BytesMut::new(), buffer_bytes: FIRST_BYTES }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -110,8 +116,8 @@ impl Output {
     /// `None`: nothing there. `through_readiness` keeps the runtime's idea of readiness right; without it the
     /// pipe is read whatever the runtime thinks.
     fn read(&mut self, stream: Stream, through_readiness: bool) -> Option<Chunk> {
-        if self.buffer.capacity() < READ_BYTES_MIN {
-            self.buffer = BytesMut::with_capacity(CHUNK_BYTES);
+        if self.buffer.capacity() < self.buffer_bytes / 4 {
+            self.buffer = BytesMut::with_capacity(self.buffer_bytes);
         }
         let pipe = match stream {
             Stream::Stdout => &mut self.stdout,
@@ -126,6 +132,10 @@ impl Output {
             match result {
                 Ok(0) => break,
                 Ok(length) => {
+                    if length == room_bytes {
+                        // There is more than it takes.
+                        self.buffer_bytes = CHUNK_BYTES;
+                    }
                     // SAFETY: `read` has initialised this many bytes of the spare capacity, and the buffer is empty.
                     unsafe { self.buffer.set_len(length) };
                     return Some(Chunk::Data(stream, self.buffer.split().freeze()));

@@ -85,12 +85,10 @@ pub(crate) fn dev_null() -> io::Result<OwnedFd> {
     Ok(File::open("/dev/null")?.into())
 }
 
-/// Makes this end non-blocking. For a pipe the other end is not affected.
+/// Makes this end non-blocking, which was just made and has no other such flag. For a pipe the other end is not affected.
 pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: F_GETFL takes plain numbers.
-    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
     // SAFETY: F_SETFL takes plain numbers.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
     Ok(())
 }
 

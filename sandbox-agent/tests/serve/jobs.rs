@@ -168,7 +168,8 @@ async fn attach(client: &Client, stdout_offset: u64, stdin_offset: Option<u64>) 
 #[tokio::test(flavor = "multi_thread")]
 async fn input_over_lost_connections_is_neither_repeated_nor_lost() {
     let agent = Agent::start(default_config());
-    let input = numbered(3_000_000 / 8);
+    // More than what can be under way at the last cut.
+    let input = numbered(5_000_000 / 8);
     let mut request = ExecRequest::argv(["cat"]).with_stdin(StdinSource::Stream);
     request.exec_id = "job".to_owned();
     let (client, mut switch) = agent.connect_cuttable().await;
