@@ -86,7 +86,7 @@ impl Launcher {
         let child = command.spawn().stage_at(Stage::Report, "starting the launcher", &self.agent)?;
         // The command holds our copy of the launcher's end; while it is open, nobody sees its end.
         drop(command);
-        Ok(Host { child: Some(child), line: Some(line) })
+        Ok(Host { child, line })
     }
 
     fn order(&self, socket: OwnedFd, ahead: Option<&Basis>) -> Result<Prepared, LaunchError> {
@@ -112,25 +112,21 @@ fn prepared(host: &Arc<Host>, socket: &OwnedFd, ahead: Option<&Basis>) -> Result
         text.push(b'\n');
         config.write_all(&text).stage(Stage::Report, "telling the basis")?;
     }
-    let line = host.line.as_ref().ok_or_else(|| LaunchError::new(Stage::Report, "the launcher has ended"))?;
-    let pidfd = line.order(ahead.is_some(), [its_config.as_fd(), its_status.as_fd(), socket.as_fd()])?;
+    let pidfd = host.line.order(ahead.is_some(), [its_config.as_fd(), its_status.as_fd(), socket.as_fd()])?;
     Ok(Prepared { host: host.clone(), process: Some(pidfd), config, status })
 }
 
 /// The process that forks the others. Ended, and reaped, when nobody needs it any more.
 #[derive(Debug)]
 struct Host {
-    child: Option<Child>,
-    line: Option<Line>,
+    child: Child,
+    line: Line,
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It ends by that, at once: it does nothing but wait.
-        self.line = None;
-        if let Some(mut child) = self.child.take() {
-            let _ = child.wait();
-        }
+        // It does nothing but wait, and no sandbox needs it: a stopped one must hold nobody up.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
 

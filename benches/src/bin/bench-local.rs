@@ -13,7 +13,7 @@ use sandbox_provider_local::LocalProvider;
 
 const ROUNDS: usize = 200;
 const WARM_UP: usize = 20;
-/// Between two rounds of sandboxes: what prepares for the next one is done then, and takes nothing from what is beside.
+/// Before what is measured by itself: what was done for the next one, or is left of the last one, is over then.
 const PAUSE: Duration = Duration::from_millis(30);
 /// An agent gives back what it does not need when it was quiet for some seconds.
 const IDLE_AFTER: Duration = Duration::from_secs(15);
@@ -84,6 +84,7 @@ async fn cold(place: &Place<'_>, table: &mut Table) {
     for round in 0..ROUNDS + WARM_UP {
         tokio::time::sleep(PAUSE).await;
         let (first, closed) = place.cold().await;
+        tokio::time::sleep(PAUSE).await;
         let times = [first, fork_exec(BWRAP).await, fork_exec(&HELLO).await, closed];
         if round >= WARM_UP {
             for (list, time) in [&mut ours, &mut bwrap, &mut plain, &mut close].into_iter().zip(times) {
@@ -119,6 +120,17 @@ async fn execs(place: &Place<'_>, table: &mut Table) {
     for _ in 0..WARM_UP {
         exec(place.provider, &handle).await;
     }
+    let [mut ours, mut plain] = [(); 2].map(|()| Vec::new());
+    for _ in 0..100 {
+        tokio::time::sleep(PAUSE).await;
+        ours.push(exec(place.provider, &handle).await);
+        tokio::time::sleep(PAUSE).await;
+        plain.push(fork_exec(&HELLO).await);
+    }
+    let (ours, plain) = (median(&mut ours), median(&mut plain));
+    let ratio = ours.as_secs_f64() / plain.as_secs_f64();
+    let beside = format!("fork+exec {}", millis(plain));
+    table.row("exec, one after a pause", millis(ours), beside, ratio, " ×", Goal::None);
     for (at_once, count) in [(1, 40), (8, 160), (32, 320), (128, 512)] {
         let [mut ours, mut plain] = [(); 2].map(|()| Vec::new());
         let (mut our_time, mut plain_time) = (Duration::ZERO, Duration::ZERO);
