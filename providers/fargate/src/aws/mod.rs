@@ -10,6 +10,7 @@ mod ecr;
 mod ecs;
 mod environment;
 mod failure;
+mod http;
 mod profile;
 mod region;
 mod s3;
@@ -34,14 +35,12 @@ pub(crate) use self::{
     ecs::{Cluster, Failed, Launch, TASKS_MAX, Task, tag_list, task_id},
     environment::Environment,
     failure::{Class, by_words, one_line},
+    http::Http,
     region::{Service, partition},
     s3::{Allowed, Bucket, OBJECT_MAX_BYTES, Object, transfer_limit},
 };
 use crate::{config::FargateConfig, error::NAME};
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// AWS closes what is idle for longer.
-const POOL_IDLE: Duration = Duration::from_secs(15);
 /// How long one try may take.
 const TRY_LIMIT: Duration = Duration::from_secs(30);
 /// The longest answer that is read, in bytes: a hundred tasks with all their tags.
@@ -110,27 +109,13 @@ pub(crate) type Called<T> = std::result::Result<T, CallError>;
 /// One region of AWS, for one identity.
 pub(crate) struct Aws {
     pub(crate) region: String,
-    http: reqwest::Client,
+    http: Http,
     environment: Environment,
     /// By service.
     endpoints: Vec<String>,
     config: FargateConfig,
     chain: Chain,
     budget: Arc<Budget>,
-}
-
-/// A client for every service.
-pub(crate) fn http_client() -> Result<reqwest::Client> {
-    // Of this library's own copy; a second call changes nothing.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .connect_timeout(CONNECT_LIMIT)
-        .pool_idle_timeout(POOL_IDLE)
-        // A redirect would take the signature elsewhere.
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("sandbox-provider-fargate/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| SandboxError::internal(format!("no HTTP client: {}", error.without_url())))
 }
 
 /// What came back, at most so many bytes.
@@ -169,7 +154,7 @@ impl Aws {
         let region = region::region(config, &environment, &profile)?;
         let at = |service| region::endpoint(service, &region, config, &environment);
         let endpoints: Vec<String> = Service::ALL.map(at).into();
-        let http = http_client()?;
+        let http = Http::new()?;
         // The account's number is in every ARN of it; without one, whoever asks is a budget of his own.
         let account = config.execution_role_arn.as_deref().and_then(|arn| arn.split(':').nth(4)).map(str::to_owned);
         let account = account.or_else(|| Some(config.credentials.as_ref()?.access_key_id.clone()));
@@ -269,7 +254,7 @@ impl Aws {
         let url = format!("{}/", self.endpoint(call.service));
         let unsigned = Unsigned::post(call.service, &self.region, &url, call.headers, call.body);
         let signature = unsigned.sign(credentials, std::time::SystemTime::now())?;
-        let mut request = self.http.post(&url).body(call.body.to_vec());
+        let mut request = self.http.to(&url).post(&url).body(call.body.to_vec());
         for (name, value) in call.headers {
             request = request.header(*name, value);
         }
