@@ -89,8 +89,8 @@ pub(crate) fn test() -> Result<ExitCode> {
     let agent = built.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let (engine, environment) = installed?;
     let mut tests = if has_nextest() {
-        // One more than there are cores: most of them wait most of the time.
-        let threads = thread::available_parallelism().map_or(2, |cores| cores.get() + 1).to_string();
+        // More than there are cores: most of them wait most of the time.
+        let threads = thread::available_parallelism().map_or(3, |cores| cores.get() + 2).to_string();
         cargo(["nextest", "run", "--no-fail-fast", "--test-threads", &threads, "--filterset", NOT_TWICE])
     } else {
         cargo(["test", "--no-fail-fast"])
@@ -99,6 +99,8 @@ pub(crate) fn test() -> Result<ExitCode> {
     // The agent as it is shipped, and what is beside it.
     tests.env(AGENT, &agent).env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", agent.with_file_name(""));
     tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd(&build::native())?);
+    // What tests build themselves leaves the other cores to the other tests; what they are is built.
+    tests.env("CARGO_BUILD_JOBS", "1");
     tests.env(RETRIES.0, RETRIES.1).env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
     // One run tells everything that is broken: no part is left out because another failed.
     let mut parts = lanes::every_provider(&engine)?;
