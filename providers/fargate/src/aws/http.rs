@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn this_machine_is_not_asked_through_a_proxy_of_the_environment_and_aws_is() {
+    async fn e04_this_machine_is_not_asked_through_a_proxy_of_the_environment_and_aws_is() {
         let (service, proxy) =
             (Stub::start(|_| (200, String::new())).await, Stub::start(|_| (200, String::new())).await);
         let mut again = Command::new(std::env::current_exe().unwrap());
