@@ -64,6 +64,14 @@ pub(crate) struct Recipe<'a> {
     pub(crate) mounts: &'a [Mount],
 }
 
+#[cfg(test)]
+impl<'a> Recipe<'a> {
+    /// With an image and nothing else.
+    pub(crate) fn plain(config: &'a FargateConfig, settings: &'a Settings) -> Self {
+        Self { config, settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] }
+    }
+}
+
 impl Recipe<'_> {
     /// The definition, but for its name and tags.
     fn contents(&self) -> Value {
@@ -280,7 +288,7 @@ mod tests {
     }
 
     fn contents(config: &FargateConfig, settings: &Settings, image: &str, ports: &[u16]) -> Value {
-        Recipe { config, settings, region: "r", image, ports, bucket: None, mounts: &[] }.contents()
+        Recipe { image, ports, ..Recipe::plain(config, settings) }.contents()
     }
 
     #[test]
@@ -400,15 +408,7 @@ mod tests {
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let recipe = Recipe::plain(&config, &settings);
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -423,15 +423,7 @@ mod tests {
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let recipe = Recipe::plain(&config, &settings);
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -440,15 +432,7 @@ mod tests {
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
         let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let recipe = Recipe::plain(&config, &settings);
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));
