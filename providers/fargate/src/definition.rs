@@ -262,14 +262,14 @@ async fn find_or_register(
 mod tests {
     use std::sync::Mutex;
 
-    use sandbox_core::{ErrorKind, Secret};
+    use sandbox_core::ErrorKind;
     use serde_json::{Value, json};
     use tokio::time::{Duration, Instant};
 
     use super::{Definitions, Recipe, family};
     use crate::{
-        aws::{Aws, Environment, testing::Stub},
-        config::{FargateConfig, StaticCredentials, TransportKind},
+        aws::testing::Stub,
+        config::{FargateConfig, TransportKind},
         settings::Settings,
     };
 
@@ -355,20 +355,6 @@ mod tests {
         );
     }
 
-    fn aws(stub: &Stub) -> Aws {
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: "A".into(),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
-        Aws::new(&config, Environment::default()).unwrap()
-    }
-
     /// A registry that answers the first registrations with a refusal, after which another process has made it.
     async fn registry(refusals: usize) -> Stub {
         let state = Mutex::new((refusals, None::<String>));
@@ -407,7 +393,8 @@ mod tests {
     #[tokio::test]
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
         let recipe = Recipe::plain(&config, &settings);
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
@@ -422,7 +409,8 @@ mod tests {
     #[tokio::test]
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
         let recipe = Recipe::plain(&config, &settings);
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
@@ -431,7 +419,8 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
         let recipe = Recipe::plain(&config, &settings);
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();

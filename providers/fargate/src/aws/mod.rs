@@ -294,26 +294,11 @@ mod tests {
         time::Duration,
     };
 
-    use sandbox_core::{ErrorKind, SandboxError, Secret};
+    use sandbox_core::{ErrorKind, SandboxError};
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use super::{Aws, Called, Environment, Service, testing::Stub};
-    use crate::config::{FargateConfig, StaticCredentials};
-
-    fn aws(stub: &Stub, id: &str) -> Aws {
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: id.into(),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
-        Aws::new(&config, Environment::default()).unwrap()
-    }
+    use super::{Aws, Called, Service, testing::Stub};
 
     async fn ask(aws: &Aws, limit: Duration) -> Called<Value> {
         aws.json(Service::Ecs, ("P", "Act"), &json!({"a": 1}), Instant::now() + limit).await
@@ -322,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_signed_and_named_and_its_answer_read() {
         let stub = Stub::start(|_| (200, r#"{"b":2}"#.into())).await;
-        let answer = ask(&aws(&stub, "A1"), Duration::from_secs(10)).await.unwrap();
+        let answer = ask(&stub.aws("A1"), Duration::from_secs(10)).await.unwrap();
         assert_eq!(answer, json!({"b": 2}));
         let asked = &stub.asked()[0];
         assert_eq!((asked.header("x-amz-target"), asked.body.as_str()), (Some("P.Act"), r#"{"a":1}"#));
@@ -344,18 +329,18 @@ mod tests {
             _ => (200, "{}".into()),
         })
         .await;
-        ask(&aws(&stub, "A2"), Duration::from_secs(60)).await.unwrap();
+        ask(&stub.aws("A2"), Duration::from_secs(60)).await.unwrap();
         assert_eq!(stub.asked().len(), 4);
     }
 
     #[tokio::test]
     async fn what_fails_for_good_is_asked_once_and_nothing_goes_on_beyond_the_deadline() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
-        let error: SandboxError = ask(&aws(&stub, "A3"), Duration::from_secs(60)).await.unwrap_err().into();
+        let error: SandboxError = ask(&stub.aws("A3"), Duration::from_secs(60)).await.unwrap_err().into();
         assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, 1));
         let stub = Stub::start(|_| (500, String::new())).await;
         let begin = Instant::now();
-        let error: SandboxError = ask(&aws(&stub, "A4"), Duration::from_millis(700)).await.unwrap_err().into();
+        let error: SandboxError = ask(&stub.aws("A4"), Duration::from_millis(700)).await.unwrap_err().into();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(begin.elapsed() < Duration::from_secs(10) && stub.asked().len() > 1, "{:?}", begin.elapsed());
     }
@@ -363,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_that_is_not_there_is_told_without_its_address() {
         let stub = Stub::start(|_| (200, "{}".into())).await;
-        let aws = aws(&stub, "A5");
+        let aws = stub.aws("A5");
         drop(stub);
         let error: SandboxError = ask(&aws, Duration::from_millis(300)).await.unwrap_err().into();
         assert!(error.to_string().starts_with("Act: "), "{error}");

@@ -270,23 +270,11 @@ mod tests {
     use sandbox_core::{ErrorKind, SandboxError, Secret};
     use sandbox_protocol::Body;
 
-    use crate::{
-        aws::{Aws, Environment, testing::Stub},
-        config::{FargateConfig, StaticCredentials},
-    };
+    use crate::aws::{Aws, Environment, testing::Stub};
 
     fn aws(stub: &Stub) -> Aws {
-        let credentials = StaticCredentials {
-            access_key_id: "S3".into(),
-            secret_access_key: Secret::new("s"),
-            session_token: Some(Secret::new("tok/en")),
-        };
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(credentials),
-            ..FargateConfig::default()
-        };
+        let mut config = stub.config("S3");
+        config.credentials.as_mut().unwrap().session_token = Some(Secret::new("tok/en"));
         Aws::new(&config, Environment::default()).unwrap()
     }
 
