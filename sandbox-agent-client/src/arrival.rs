@@ -17,7 +17,7 @@ use sandbox_core::{FileKind, Result};
 
 use crate::{
     error::{bad_path, os},
-    folder::{FileOwner, give, make_folder, open_folder, random_hex, stat},
+    folder::{FileOwner, entry_stat, give_entry, make_folder, open_folder, random_hex},
     new_file::FileTraits,
 };
 
@@ -102,12 +102,12 @@ impl Arrival {
         if self.refuses_leading_out && leads_out(way, text) {
             return Err(bad_path(shown, "is a link that leads out of the folder"));
         }
-        if stat(target, name).is_ok_and(|there| there.kind == FileKind::Directory) {
+        if entry_stat(target, name).is_ok_and(|there| there.kind == FileKind::Directory) {
             return Err(bad_path(shown, "is a link, and the target is a folder"));
         }
         let temporary = format!(".sandbox-{}.part", random_hex(6)?);
         let made = symlinkat(text, target, temporary.as_str())
-            .and_then(|()| give(target, temporary.as_bytes(), self.owner))
+            .and_then(|()| give_entry(target, temporary.as_bytes(), self.owner))
             .and_then(|()| renameat(target, temporary.as_str(), target, name));
         made.map_err(|errno| {
             // The failure itself is what is told.

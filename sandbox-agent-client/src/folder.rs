@@ -16,7 +16,7 @@ use sandbox_core::{ByteString, FileKind, FileStat, Result, SandboxError};
 use crate::error::os;
 
 /// How many entries are read of one folder, or copied with one tree.
-pub(crate) const MAX_ENTRIES: usize = 1_000_000;
+pub const MAX_ENTRIES: usize = 1_000_000;
 
 /// Owner and group of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +28,22 @@ pub struct FileOwner {
 }
 
 /// Makes a folder for an owner; without one it is this process's user's. One that is there already stays as it is.
-pub(crate) fn make_folder(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
+///
+/// # Errors
+/// What the system refuses with.
+pub fn make_folder(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
     match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) => give(parent, name, owner),
+        Ok(()) => give_entry(parent, name, owner),
         Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
 /// Gives an entry to an owner, never through a link.
-pub(crate) fn give(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
+///
+/// # Errors
+/// What the system refuses with.
+pub fn give_entry(parent: impl AsFd, name: &[u8], owner: Option<FileOwner>) -> Result<(), Errno> {
     let Some(FileOwner { uid, gid }) = owner else { return Ok(()) };
     chownat(parent, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -52,13 +58,19 @@ pub fn host_folder(path: &Path) -> Result<OwnedFd> {
 }
 
 /// Opens a folder of a folder for reading, never through a link.
-pub(crate) fn open_folder(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// What the system refuses with.
+pub fn open_folder(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
 }
 
 /// The names in a folder, sorted, without `.` and `..`. `folder` must be open for reading.
-pub(crate) fn names(folder: impl AsFd, shown: &str) -> Result<Vec<Vec<u8>>> {
+///
+/// # Errors
+/// `Exhausted` for more than [`MAX_ENTRIES`], or what the system refuses with.
+pub fn folder_names(folder: impl AsFd, shown: &str) -> Result<Vec<Vec<u8>>> {
     let failed = |errno| os(shown, errno);
     let mut names = Vec::new();
     for entry in Dir::read_from(folder).map_err(failed)? {
@@ -68,7 +80,7 @@ pub(crate) fn names(folder: impl AsFd, shown: &str) -> Result<Vec<Vec<u8>>> {
             names.push(name.to_vec());
         }
         if names.len() > MAX_ENTRIES {
-            return Err(too_many(shown));
+            return Err(too_many_entries(shown));
         }
     }
     names.sort_unstable();
@@ -76,17 +88,20 @@ pub(crate) fn names(folder: impl AsFd, shown: &str) -> Result<Vec<Vec<u8>>> {
 }
 
 /// The refusal of more entries than [`MAX_ENTRIES`].
-pub(crate) fn too_many(shown: &str) -> SandboxError {
+pub fn too_many_entries(shown: &str) -> SandboxError {
     SandboxError::exhausted(format!("{shown} holds more than {MAX_ENTRIES} entries"))
 }
 
 /// What an entry is, never through a link. The empty name is `parent` itself.
-pub(crate) fn stat(parent: impl AsFd, name: &[u8]) -> Result<FileStat, Errno> {
+///
+/// # Errors
+/// What the system refuses with.
+pub fn entry_stat(parent: impl AsFd, name: &[u8]) -> Result<FileStat, Errno> {
     let stat = match name {
         [] => fstat(&parent)?,
         name => statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?,
     };
-    let kind = kind(&stat);
+    let kind = entry_kind(&stat);
     let link_target = match kind {
         FileKind::Symlink => Some(ByteString::new(readlinkat(&parent, name, Vec::new())?.into_bytes())),
         _ => None,
@@ -102,7 +117,8 @@ pub(crate) fn stat(parent: impl AsFd, name: &[u8]) -> Result<FileStat, Errno> {
     })
 }
 
-fn kind(stat: &Stat) -> FileKind {
+/// What kind of entry the system says it is.
+pub fn entry_kind(stat: &Stat) -> FileKind {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Directory,

@@ -31,7 +31,10 @@ pub use build_context::BuildContext;
 pub use calls::{TTL_MAX_S, attach_pty, create_pty, metrics, open_port, renew};
 pub use exec::{AgentWay, exec, is_broken};
 pub use files::{AgentFiles, READ_MAX_BYTES};
-pub use folder::{FileOwner, host_folder, random_hex};
+pub use folder::{
+    FileOwner, MAX_ENTRIES, entry_kind, entry_stat, folder_names, give_entry, host_folder, make_folder, open_folder,
+    random_hex, too_many_entries,
+};
 pub use folders::{receive_folder, send_folder};
 pub use forward::{ForwardTarget, forward_ports};
 pub use host_file::{Source, begin_host_file, feed, kept_traits, open_host_file, open_source, receive_file};

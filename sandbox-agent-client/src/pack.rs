@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::{
     arrival::{folder_below, join_way},
     error::{bad_path, os},
-    folder::{MAX_ENTRIES, names, stat, too_many},
+    folder::{MAX_ENTRIES, entry_stat, folder_names, too_many_entries},
     folders::CHUNK_BYTES,
     new_file::regular_mode,
 };
@@ -86,13 +86,13 @@ impl Packer {
         let mut waiting = vec![b".".to_vec()];
         while let Some(way) = waiting.pop() {
             let folder = folder_below(source, &way, &self.shown_at(&way))?;
-            for name in names(&folder, &self.shown_at(&way))? {
+            for name in folder_names(&folder, &self.shown_at(&way))? {
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES {
-                    return Err(too_many(&self.shown));
+                    return Err(too_many_entries(&self.shown));
                 }
                 let inner = join_way(&way, &name);
-                let found = stat(&folder, &name).map_err(|errno| os(self.shown_at(&inner), errno))?;
+                let found = entry_stat(&folder, &name).map_err(|errno| os(self.shown_at(&inner), errno))?;
                 match found.kind {
                     FileKind::Directory => {
                         let mut header = header(EntryType::Directory, found.mode, &found, 0);

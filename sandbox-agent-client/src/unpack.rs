@@ -16,7 +16,7 @@ use crate::{
     arrival::{Arrival, folder_below},
     error::bad_path,
     files::Cancel,
-    folder::{MAX_ENTRIES, too_many},
+    folder::{MAX_ENTRIES, too_many_entries},
     folders::CHUNK_BYTES,
     new_file::NewFile,
     pack::as_path,
@@ -83,7 +83,7 @@ fn unpack_entries(archive: &mut Archive<Incoming>, arrival: &Arrival) -> Result<
     let mut modes = Vec::new();
     for (index, entry) in archive.entries().map_err(broken)?.enumerate() {
         if index > MAX_ENTRIES {
-            return Err(too_many(&arrival.shown));
+            return Err(too_many_entries(&arrival.shown));
         }
         let mut entry = entry.map_err(broken)?;
         let way = strip(&clean(&entry.path_bytes())?, arrival.strip).to_vec();

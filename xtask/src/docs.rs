@@ -120,6 +120,9 @@ fn run_one(command: &Documented, sandboxctl: &Path, home: &Path) -> Result<()> {
     // They build into our target folder, wherever that is.
     if is_ours {
         bash.env("CARGO_TARGET_DIR", target()).env(dist::UNOPTIMISED, "1").env(build::WHOLE, "1");
+    } else {
+        // A plugin's crate needs what the fixtures of tests/abi need: that is built once, in the folder of those.
+        bash.env("CARGO_BUILD_BUILD_DIR", target().join("fixtures/target")).env("CARGO_PROFILE_DEV_DEBUG", "0");
     }
     let output = bash.output().context("cannot start bash")?;
     let code = output.status.code().unwrap_or(-1);

@@ -43,14 +43,29 @@ pub(crate) fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     if packages.is_empty() {
         return Ok(programs);
     }
+    keep_compiled(&folder)?;
     let mut pip = Command::new(programs.join("pip"));
-    // What is imported is compiled then; most of it never is.
     pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-compile"]).args(packages);
     if !status(&mut pip)?.success() {
         bail!("pip could not install {}, which the tests need", packages.join(", "));
     }
     fs::write(&mark, wanted).context("cannot write into the target folder")?;
     Ok(programs)
+}
+
+/// Has Python keep what it compiles, whatever `PYTHONDONTWRITEBYTECODE` says: each start would compile thousands of modules
+/// again. What is imported is compiled at its first import; most of it never is.
+fn keep_compiled(environment: &Path) -> Result<()> {
+    let library = environment.join("lib");
+    for entry in fs::read_dir(&library).with_context(|| format!("cannot read {}", library.display()))? {
+        let packages = entry?.path().join("site-packages");
+        if packages.is_dir() {
+            // A line of such a file that begins with `import` is run at every start.
+            fs::write(packages.join("keep-compiled.pth"), "import sys; sys.dont_write_bytecode = False\n")
+                .context("cannot write into the target folder")?;
+        }
+    }
+    Ok(())
 }
 
 /// Takes one file out of a package's source archive (`name==version`), without running anything of it. It must have this

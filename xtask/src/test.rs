@@ -3,6 +3,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
@@ -86,11 +87,11 @@ pub(crate) fn test() -> Result<ExitCode> {
         let installed = Engine::start().and_then(|engine| Ok((engine, of_others()?)));
         (built.join(), installed)
     });
-    let agent = built.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let agent = built.unwrap_or_else(|panic| resume_unwind(panic))?;
     let (engine, environment) = installed?;
     let mut tests = if has_nextest() {
-        // One more than there are cores: most of them wait most of the time.
-        let threads = thread::available_parallelism().map_or(2, |cores| cores.get() + 1).to_string();
+        // More than there are cores: most of them wait most of the time.
+        let threads = thread::available_parallelism().map_or(3, |cores| cores.get() + 2).to_string();
         cargo(["nextest", "run", "--no-fail-fast", "--test-threads", &threads, "--filterset", NOT_TWICE])
     } else {
         cargo(["test", "--no-fail-fast"])
@@ -99,14 +100,20 @@ pub(crate) fn test() -> Result<ExitCode> {
     // The agent as it is shipped, and what is beside it.
     tests.env(AGENT, &agent).env("SERVE_PROGRAM", &agent).env("SANDBOX_PROVIDER_DIR", agent.with_file_name(""));
     tests.env(engine::VARIABLE, engine.address()).env("OPENSANDBOX_EXECD", build::execd(&build::native())?);
+    // What tests build themselves leaves the other cores to the other tests; what they are is built.
+    tests.env("CARGO_BUILD_JOBS", "1");
     tests.env(RETRIES.0, RETRIES.1).env("SANDBOX_TEST_EXAMPLES", Profile::Dev.folder().join("examples"));
     // One run tells everything that is broken: no part is left out because another failed.
     let mut parts = lanes::every_provider(&engine)?;
-    parts.push(Part::new("docs", docs::docs().and_then(succeeded)));
     // nextest runs no documentation tests.
     let mut documentation = cargo(["test", "--doc", "--quiet"]);
     documentation.args(WORKSPACE);
-    parts.push(Part::new("doc tests", must(documentation)));
+    // Beside each other: each of them keeps one core busy.
+    let (commands, documentation) = thread::scope(|scope| {
+        let documentation = scope.spawn(|| must(documentation));
+        (docs::docs().and_then(succeeded), documentation.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    parts.extend([Part::new("docs", commands), Part::new("doc tests", documentation)]);
     // The short form; the long one is a command of its own.
     parts.push(Part::new("soak", run::soak("local", SOAK_ROUNDS, Profile::Dev).and_then(succeeded)));
     // With features that are off by default, apart from the others: a linked provider would take the place of loaded ones.

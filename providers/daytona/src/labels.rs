@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_agent_client::this_process;
 use sandbox_core::{Owner, Result, SandboxError, SandboxHandle, SandboxIdentity, SandboxSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{error::NAME, owner::this_process, wire::SandboxDto};
+use crate::{error::NAME, wire::SandboxDto};
 
 /// Labels of this system start with this.
 const PREFIX: &str = "sandbox.";

@@ -22,7 +22,6 @@ mod labels;
 mod lifecycle;
 mod news;
 mod options;
-mod owner;
 mod provider;
 mod pty;
 mod random;

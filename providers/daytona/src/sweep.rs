@@ -1,6 +1,7 @@
 //! Finding sandboxes, and removing those that nobody answers for.
 
 use reqwest::Method;
+use sandbox_agent_client::{Life, life};
 use sandbox_core::{
     ErrorKind, ListFilter, ListSweep, Owner, Result, SandboxIdentity, SandboxRecord, SweepReport, async_trait, tracing,
 };
@@ -9,7 +10,6 @@ use serde_json::json;
 use crate::{
     config::seconds,
     labels::{MANAGED, PAUSED, RUN, now_ms},
-    owner::{Life, life},
     provider::{DaytonaProvider, Shared},
     toolbox::ASK_WITHIN,
     wire::{Page, Phase, SandboxDto},

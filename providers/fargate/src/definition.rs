@@ -64,6 +64,14 @@ pub(crate) struct Recipe<'a> {
     pub(crate) mounts: &'a [Mount],
 }
 
+#[cfg(test)]
+impl<'a> Recipe<'a> {
+    /// With an image and nothing else.
+    pub(crate) fn plain(config: &'a FargateConfig, settings: &'a Settings) -> Self {
+        Self { config, settings, region: "r", image: "a", ports: &[], bucket: None, mounts: &[] }
+    }
+}
+
 impl Recipe<'_> {
     /// The definition, but for its name and tags.
     fn contents(&self) -> Value {
@@ -254,14 +262,14 @@ async fn find_or_register(
 mod tests {
     use std::sync::Mutex;
 
-    use sandbox_core::{ErrorKind, Secret};
+    use sandbox_core::ErrorKind;
     use serde_json::{Value, json};
     use tokio::time::{Duration, Instant};
 
     use super::{Definitions, Recipe, family};
     use crate::{
-        aws::{Aws, Environment, testing::Stub},
-        config::{FargateConfig, StaticCredentials, TransportKind},
+        aws::testing::Stub,
+        config::{FargateConfig, TransportKind},
         settings::Settings,
     };
 
@@ -280,7 +288,7 @@ mod tests {
     }
 
     fn contents(config: &FargateConfig, settings: &Settings, image: &str, ports: &[u16]) -> Value {
-        Recipe { config, settings, region: "r", image, ports, bucket: None, mounts: &[] }.contents()
+        Recipe { image, ports, ..Recipe::plain(config, settings) }.contents()
     }
 
     #[test]
@@ -347,20 +355,6 @@ mod tests {
         );
     }
 
-    fn aws(stub: &Stub) -> Aws {
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: "A".into(),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
-        Aws::new(&config, Environment::default()).unwrap()
-    }
-
     /// A registry that answers the first registrations with a refusal, after which another process has made it.
     async fn registry(refusals: usize) -> Stub {
         let state = Mutex::new((refusals, None::<String>));
@@ -399,16 +393,9 @@ mod tests {
     #[tokio::test]
     async fn many_at_once_register_one_definition_and_later_ones_ask_nobody() {
         let stub = registry(0).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
+        let recipe = Recipe::plain(&config, &settings);
         let deadline = Instant::now() + Duration::from_secs(30);
         let one = || all.get(&aws, &recipe, deadline);
         let (a, b, c) = tokio::join!(one(), one(), one());
@@ -422,16 +409,9 @@ mod tests {
     #[tokio::test]
     async fn whoever_is_refused_because_another_registers_takes_what_that_one_made() {
         let stub = registry(1).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
+        let recipe = Recipe::plain(&config, &settings);
         let found = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap();
         assert_eq!((found.as_str(), count(&stub, "RegisterTaskDefinition")), ("theirs", 1));
     }
@@ -439,16 +419,9 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_told_and_not_kept() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
-        let (aws, all, config, settings) = (aws(&stub), Definitions::default(), FargateConfig::default(), settings());
-        let recipe = Recipe {
-            config: &config,
-            settings: &settings,
-            region: "r",
-            image: "a",
-            ports: &[],
-            bucket: None,
-            mounts: &[],
-        };
+        let (aws, all, config, settings) =
+            (stub.aws("A"), Definitions::default(), FargateConfig::default(), settings());
+        let recipe = Recipe::plain(&config, &settings);
         for tries in 1..3 {
             let error = all.get(&aws, &recipe, Instant::now() + Duration::from_secs(30)).await.unwrap_err();
             assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, tries));

@@ -216,7 +216,7 @@ mod tests {
         sync::atomic::{AtomicUsize, Ordering},
     };
 
-    use sandbox_core::{ErrorKind, Secret};
+    use sandbox_core::ErrorKind;
     use serde_json::{Value, json};
     use tokio::time::{Duration, Instant};
 
@@ -226,7 +226,7 @@ mod tests {
             Aws, Environment, Task,
             testing::{Asked, Stub},
         },
-        config::{Capacity, FargateConfig, StaticCredentials},
+        config::Capacity,
         definition::{Definitions, Recipe},
         settings::Settings,
     };
@@ -265,16 +265,7 @@ mod tests {
             (status, if body.is_null() { String::new() } else { body.to_string() })
         })
         .await;
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: format!("L{}", stub.url()),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
+        let config = stub.config(&format!("L{}", stub.url()));
         let settings = Settings {
             cluster: "c".into(),
             subnets: vec!["s0".into(), "s1".into()],
@@ -293,15 +284,7 @@ mod tests {
             config: &config,
             settings: &settings,
             definitions: &definitions,
-            recipe: Recipe {
-                config: &config,
-                settings: &settings,
-                region: "r",
-                image: "a",
-                ports: &[],
-                bucket: None,
-                mounts: &[],
-            },
+            recipe: Recipe::plain(&config, &settings),
             capacity,
             overrides: json!({}),
             tags: BTreeMap::new(),

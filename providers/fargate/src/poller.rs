@@ -139,27 +139,13 @@ impl Poller {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use sandbox_core::Secret;
     use serde_json::{Value, json};
 
     use super::{Poller, Seen};
-    use crate::{
-        aws::{Aws, Environment, testing::Stub},
-        config::{FargateConfig, StaticCredentials},
-    };
+    use crate::aws::testing::Stub;
 
     fn poller(stub: &Stub) -> Arc<Poller> {
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: "P".into(),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
-        Poller::new(Arc::new(Aws::new(&config, Environment::default()).unwrap()), "c".into())
+        Poller::new(Arc::new(stub.aws("P")), "c".into())
     }
 
     #[tokio::test]

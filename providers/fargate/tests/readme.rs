@@ -1,8 +1,7 @@
 //! The tables of the README are what the code says.
 
-use std::fmt::Write;
-
-use sandbox_core::{Capability, Field, FieldSupport, SandboxProvider, from_json};
+use sandbox_conformance::Documents;
+use sandbox_core::{Capability, SandboxProvider, from_json};
 use sandbox_provider_fargate::{FargateConfig, FargateProvider};
 use serde_json::{Value, json};
 
@@ -19,18 +18,8 @@ fn provider(more: Value) -> FargateProvider {
 
 #[test]
 fn every_field_is_in_the_table_as_the_code_has_it() {
-    let info = provider(json!({})).full_info();
-    let mut table = String::new();
-    for field in Field::ALL {
-        let support = match info.support(*field) {
-            FieldSupport::Honoured => "honoured".to_owned(),
-            FieldSupport::Emulated(how) => format!("emulated: {how}"),
-            FieldSupport::Refused(why) => format!("refused: {why}"),
-            other => format!("{other:?}"),
-        };
-        writeln!(table, "| `{field}` | {support} |").unwrap();
-    }
-    assert!(README.contains(&table), "the table of the README must be:\n{table}");
+    let documents = Documents { readme: README, manifest: MANIFEST };
+    documents.assert_fields(&provider(json!({})).full_info(), |_| None);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use sandbox_core::{
 
 use crate::{
     error::{NAME, bad_path, os},
-    folder::{FileOwner, names, stat},
+    folder::{FileOwner, entry_stat, folder_names},
     isolated::IsolatedFiles,
     paths::{Entry, Make},
     provider::LocalProvider,
@@ -71,7 +71,7 @@ impl Files for LocalProvider {
         }
         self.file_work(handle, move |sandbox, _| {
             let place = sandbox.paths.place(&path)?;
-            stat(place.open(OFlags::PATH | OFlags::NOFOLLOW)?, b"").map_err(|errno| os(place.shown(), errno))
+            entry_stat(place.open(OFlags::PATH | OFlags::NOFOLLOW)?, b"").map_err(|errno| os(place.shown(), errno))
         })
         .await
     }
@@ -134,7 +134,7 @@ fn write(sandbox: &Sandbox, path: &ByteString, data: &[u8], options: &WriteOptio
         Some(owner) => chosen_owner(owner)?,
     };
     let target = place.target(make)?;
-    let old = stat(&target.folder, &target.name).ok().map(|found| found.mode);
+    let old = entry_stat(&target.folder, &target.name).ok().map(|found| found.mode);
     let mode = options.mode.or(old).unwrap_or(MODE_DEFAULT);
     let mut new = NewFile::begin(target.folder, target.name, place.shown())?;
     new.write(data, place.shown())?;
@@ -156,8 +156,8 @@ fn list(sandbox: &Sandbox, path: &ByteString) -> Result<Vec<DirEntry>> {
     let place = sandbox.paths.place(path)?;
     let folder = place.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut entries = Vec::new();
-    for name in names(&folder, place.shown())? {
-        match stat(&folder, &name) {
+    for name in folder_names(&folder, place.shown())? {
+        match entry_stat(&folder, &name) {
             Ok(stat) => entries.push(DirEntry { name: ByteString::new(name), stat }),
             // Removed meanwhile.
             Err(Errno::NOENT) => {}
@@ -171,7 +171,7 @@ fn remove(sandbox: &Sandbox, path: &ByteString, recursive: bool) -> Result<()> {
     let place = sandbox.paths.place(path)?;
     let failed = |errno| os(place.shown(), errno);
     let entry = place.entry(None)?;
-    let found = stat(&entry.folder, &entry.name).map_err(failed)?;
+    let found = entry_stat(&entry.folder, &entry.name).map_err(failed)?;
     match found.kind {
         FileKind::Directory if recursive => {
             if holds_workdir(sandbox, &entry).map_err(failed)? {

@@ -10,7 +10,7 @@ use sandbox_core::{Result, SandboxError};
 
 use crate::{
     error::os,
-    folder::{names, open_folder, random_hex},
+    folder::{folder_names, open_folder, random_hex},
 };
 
 /// Removes a folder and everything in it. One that is gone already is fine.
@@ -38,7 +38,7 @@ fn empty(top: &OwnedFd, shown: &str) -> Result<()> {
     let mut removal = Removal { top, shown, prefix, moved: 0 };
     // What was moved up is found by reading again.
     for _ in 0..ROUNDS_MAX {
-        if names(top, shown)?.is_empty() {
+        if folder_names(top, shown)?.is_empty() {
             return Ok(());
         }
         removal.empty(top, DEPTH_IN_PLACE)?;
@@ -55,7 +55,7 @@ struct Removal<'a> {
 
 impl Removal<'_> {
     fn empty(&mut self, folder: &OwnedFd, depth_left: usize) -> Result<()> {
-        for name in names(folder, self.shown)? {
+        for name in folder_names(folder, self.shown)? {
             self.remove(folder, &name, depth_left).map_err(|step| match step {
                 Step::Failed(errno) => os(self.shown, errno),
                 Step::Inside(error) => error,

@@ -13,7 +13,7 @@ use sandbox_core::{ByteString, FileKind, Result, SandboxError};
 use crate::{
     copy::{Cancel, copy},
     error::{bad_path, os},
-    folder::{FileOwner, MAX_ENTRIES, host_folder, make_folder, names, stat, too_many},
+    folder::{FileOwner, MAX_ENTRIES, entry_stat, folder_names, host_folder, make_folder, too_many_entries},
     paths::Make,
     sandbox::Sandbox,
 };
@@ -76,13 +76,13 @@ impl Copying<'_> {
             let shown = self.arrival.shown_at(&way);
             let source = folder_below(&self.source, &way, &shown)?;
             let target = self.arrival.below(&way)?;
-            for name in names(&source, &shown)? {
+            for name in folder_names(&source, &shown)? {
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES {
-                    return Err(too_many(&self.shown));
+                    return Err(too_many_entries(&self.shown));
                 }
                 let inner = join_way(&way, &name);
-                let found = stat(&source, &name).map_err(|errno| os(self.arrival.shown_at(&inner), errno))?;
+                let found = entry_stat(&source, &name).map_err(|errno| os(self.arrival.shown_at(&inner), errno))?;
                 match found.kind {
                     FileKind::Directory => {
                         self.arrival.folder(&target, &name, &inner)?;

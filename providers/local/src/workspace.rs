@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use sandbox_core::{ErrorKind, Result, SandboxError};
 
 use crate::{
-    folder::{FileOwner, give, host_folder},
+    folder::{FileOwner, give_entry, host_folder},
     remove::remove_tree,
     user::is_privileged,
 };
@@ -63,7 +63,7 @@ impl Root {
         let path = self.workspace(id);
         let failed = |error: io::Error| SandboxError::io(path.display(), error);
         DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
-        give(self.open()?, id.as_bytes(), owner).map_err(|errno| failed(errno.into()))?;
+        give_entry(self.open()?, id.as_bytes(), owner).map_err(|errno| failed(errno.into()))?;
         Ok(path)
     }
 

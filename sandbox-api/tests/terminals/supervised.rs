@@ -1,6 +1,11 @@
 //! Workers under a deadline: nothing of them is left, and the receipt says so.
 
-use std::time::Duration;
+use std::{
+    fmt,
+    process::id,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use sandbox_api::{AsyncSandbox, ErrorKind, SandboxSpec};
 
@@ -23,32 +28,52 @@ on_each! { @in without_jobs, BareLocal:
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn sleeps(sandbox: &AsyncSandbox) -> String {
-    let count = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 44[4]' || true";
-    sandbox.run(count).await.unwrap().stdout_text().trim().to_owned()
+/// A command that lasts, and is no other test's: some sandboxes see all processes of the machine.
+struct Sleep(String);
+
+impl Sleep {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(format!("1{:07}{:02}", id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    async fn is_seen(&self, sandbox: &AsyncSandbox) -> bool {
+        // The command that looks is not what it looks for.
+        let (most, last) = self.0.split_at(self.0.len() - 1);
+        let look =
+            format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep {most}[{last}]' || true");
+        sandbox.run(look).await.unwrap().stdout_text().trim() != "0"
+    }
+
+    async fn ends(&self, sandbox: &AsyncSandbox) {
+        let end = std::time::Instant::now() + LONG;
+        while self.is_seen(sandbox).await {
+            assert!(std::time::Instant::now() < end, "it still runs");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
 }
 
-async fn until_no_sleep_is_left(sandbox: &AsyncSandbox) {
-    let end = std::time::Instant::now() + LONG;
-    while sleeps(sandbox).await != "0" {
-        assert!(std::time::Instant::now() < end, "it still runs");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+impl fmt::Display for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sleep {}", self.0)
     }
 }
 
 async fn a_worker_ends_with_whoever_waits_for_it(on: On) {
     let place = on.place();
     let sandbox = std::sync::Arc::new(place.start().await);
+    let sleep = Sleep::new();
     let waiting = tokio::spawn({
-        let sandbox = sandbox.clone();
-        async move { sandbox.supervise(["sh", "-c", "setsid sleep 444 & sleep 444"], LONG, LONG).await }
+        let (sandbox, script) = (sandbox.clone(), format!("setsid {sleep} & {sleep}"));
+        async move { sandbox.supervise(["sh", "-c", &script], LONG, LONG).await }
     });
-    while sleeps(&sandbox).await == "0" {
+    while !sleep.is_seen(&sandbox).await {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    until_no_sleep_is_left(&sandbox).await;
+    sleep.ends(&sandbox).await;
     sandbox.stop().await.unwrap();
 }
 
@@ -56,14 +81,15 @@ async fn a_deadline_holds_when_nobody_is_there_to_keep_it(on: On) {
     let place = on.place();
     let sandbox = place.start().await;
     let (limit, cleanup) = (Duration::from_secs(2), Duration::from_secs(1));
+    let sleep = Sleep::new();
     {
-        let mut waiting = Box::pin(sandbox.supervise(["sleep", "444"], limit, cleanup));
+        let mut waiting = Box::pin(sandbox.supervise(["sleep", &sleep.0], limit, cleanup));
         let early = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
         assert!(early.is_err(), "it runs");
         // As a process that is killed: nothing of it is dropped, and nothing goes on.
         std::mem::forget(waiting);
     }
-    until_no_sleep_is_left(&sandbox).await;
+    sleep.ends(&sandbox).await;
     sandbox.stop().await.unwrap();
 }
 
@@ -82,13 +108,14 @@ fn a_worker_needs_no_shell_where_the_sandbox_keeps_it() {
 async fn what_a_worker_left_is_ended_with_it_and_its_code_is_its_own(on: On) {
     let place = on.place();
     let sandbox = place.start().await;
-    let script = "echo out; echo err >&2; setsid sleep 444 >/dev/null 2>&1 & (setsid sleep 444 &) ; exit 7";
-    let done = sandbox.supervise(["sh", "-c", script], LONG, LONG).await.unwrap();
+    let sleep = Sleep::new();
+    let script = format!("echo out; echo err >&2; setsid {sleep} >/dev/null 2>&1 & (setsid {sleep} &) ; exit 7");
+    let done = sandbox.supervise(["sh", "-c", &script], LONG, LONG).await.unwrap();
     let receipt = &done.receipt;
     assert!(receipt.cleanup_confirmed && !receipt.timed_out, "{receipt:?}");
     assert_eq!((receipt.return_code, receipt.error.as_deref()), (Some(7), None));
     assert_eq!((&*done.output.stdout_text(), &*done.output.stderr_text()), ("out\n", "err\n"));
-    assert_eq!(sleeps(&sandbox).await, "0");
+    assert!(!sleep.is_seen(&sandbox).await);
     let json = sandbox_api::serde_json::to_value(receipt).unwrap();
     assert_eq!(json["return_code"], 7);
     sandbox.stop().await.unwrap();
@@ -101,12 +128,13 @@ async fn a_deadline_asks_first_and_then_kills(on: On) {
     let done = sandbox.supervise(["sh", "-c", polite], Duration::from_secs(1), LONG).await.unwrap();
     assert!(done.receipt.timed_out && done.receipt.cleanup_confirmed, "{:?}", done.receipt);
     assert_eq!((done.receipt.return_code, &*done.output.stdout_text()), (Some(9), "up\nbye\n"));
-    let stubborn = "trap '' TERM; setsid sleep 444 & echo up; while :; do sleep 0.05; done";
+    let sleep = Sleep::new();
+    let stubborn = format!("trap '' TERM; setsid {sleep} & echo up; while :; do sleep 0.05; done");
     let cleanup = Duration::from_secs(2);
-    let done = sandbox.supervise(["sh", "-c", stubborn], Duration::from_secs(1), cleanup).await.unwrap();
+    let done = sandbox.supervise(["sh", "-c", &stubborn], Duration::from_secs(1), cleanup).await.unwrap();
     assert!(done.receipt.timed_out && done.receipt.cleanup_confirmed, "{:?}", done.receipt);
     assert_eq!((done.receipt.return_code, &*done.output.stdout_text()), (None, "up\n"));
-    assert_eq!(sleeps(&sandbox).await, "0");
+    assert!(!sleep.is_seen(&sandbox).await);
     sandbox.stop().await.unwrap();
 }
 

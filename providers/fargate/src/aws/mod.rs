@@ -10,6 +10,7 @@ mod ecr;
 mod ecs;
 mod environment;
 mod failure;
+mod http;
 mod profile;
 mod region;
 mod s3;
@@ -34,14 +35,12 @@ pub(crate) use self::{
     ecs::{Cluster, Failed, Launch, TASKS_MAX, Task, tag_list, task_id},
     environment::Environment,
     failure::{Class, by_words, one_line},
+    http::Http,
     region::{Service, partition},
     s3::{Allowed, Bucket, OBJECT_MAX_BYTES, Object, transfer_limit},
 };
 use crate::{config::FargateConfig, error::NAME};
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// AWS closes what is idle for longer.
-const POOL_IDLE: Duration = Duration::from_secs(15);
 /// How long one try may take.
 const TRY_LIMIT: Duration = Duration::from_secs(30);
 /// The longest answer that is read, in bytes: a hundred tasks with all their tags.
@@ -110,27 +109,13 @@ pub(crate) type Called<T> = std::result::Result<T, CallError>;
 /// One region of AWS, for one identity.
 pub(crate) struct Aws {
     pub(crate) region: String,
-    http: reqwest::Client,
+    http: Http,
     environment: Environment,
     /// By service.
     endpoints: Vec<String>,
     config: FargateConfig,
     chain: Chain,
     budget: Arc<Budget>,
-}
-
-/// A client for every service.
-pub(crate) fn http_client() -> Result<reqwest::Client> {
-    // Of this library's own copy; a second call changes nothing.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .connect_timeout(CONNECT_LIMIT)
-        .pool_idle_timeout(POOL_IDLE)
-        // A redirect would take the signature elsewhere.
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("sandbox-provider-fargate/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| SandboxError::internal(format!("no HTTP client: {}", error.without_url())))
 }
 
 /// What came back, at most so many bytes.
@@ -169,7 +154,7 @@ impl Aws {
         let region = region::region(config, &environment, &profile)?;
         let at = |service| region::endpoint(service, &region, config, &environment);
         let endpoints: Vec<String> = Service::ALL.map(at).into();
-        let http = http_client()?;
+        let http = Http::new()?;
         // The account's number is in every ARN of it; without one, whoever asks is a budget of his own.
         let account = config.execution_role_arn.as_deref().and_then(|arn| arn.split(':').nth(4)).map(str::to_owned);
         let account = account.or_else(|| Some(config.credentials.as_ref()?.access_key_id.clone()));
@@ -269,7 +254,7 @@ impl Aws {
         let url = format!("{}/", self.endpoint(call.service));
         let unsigned = Unsigned::post(call.service, &self.region, &url, call.headers, call.body);
         let signature = unsigned.sign(credentials, std::time::SystemTime::now())?;
-        let mut request = self.http.post(&url).body(call.body.to_vec());
+        let mut request = self.http.to(&url).post(&url).body(call.body.to_vec());
         for (name, value) in call.headers {
             request = request.header(*name, value);
         }
@@ -309,26 +294,11 @@ mod tests {
         time::Duration,
     };
 
-    use sandbox_core::{ErrorKind, SandboxError, Secret};
+    use sandbox_core::{ErrorKind, SandboxError};
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use super::{Aws, Called, Environment, Service, testing::Stub};
-    use crate::config::{FargateConfig, StaticCredentials};
-
-    fn aws(stub: &Stub, id: &str) -> Aws {
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(StaticCredentials {
-                access_key_id: id.into(),
-                secret_access_key: Secret::new("s"),
-                session_token: None,
-            }),
-            ..FargateConfig::default()
-        };
-        Aws::new(&config, Environment::default()).unwrap()
-    }
+    use super::{Aws, Called, Service, testing::Stub};
 
     async fn ask(aws: &Aws, limit: Duration) -> Called<Value> {
         aws.json(Service::Ecs, ("P", "Act"), &json!({"a": 1}), Instant::now() + limit).await
@@ -337,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_signed_and_named_and_its_answer_read() {
         let stub = Stub::start(|_| (200, r#"{"b":2}"#.into())).await;
-        let answer = ask(&aws(&stub, "A1"), Duration::from_secs(10)).await.unwrap();
+        let answer = ask(&stub.aws("A1"), Duration::from_secs(10)).await.unwrap();
         assert_eq!(answer, json!({"b": 2}));
         let asked = &stub.asked()[0];
         assert_eq!((asked.header("x-amz-target"), asked.body.as_str()), (Some("P.Act"), r#"{"a":1}"#));
@@ -359,18 +329,18 @@ mod tests {
             _ => (200, "{}".into()),
         })
         .await;
-        ask(&aws(&stub, "A2"), Duration::from_secs(60)).await.unwrap();
+        ask(&stub.aws("A2"), Duration::from_secs(60)).await.unwrap();
         assert_eq!(stub.asked().len(), 4);
     }
 
     #[tokio::test]
     async fn what_fails_for_good_is_asked_once_and_nothing_goes_on_beyond_the_deadline() {
         let stub = Stub::start(|_| (400, r#"{"__type":"AccessDeniedException","message":"no"}"#.into())).await;
-        let error: SandboxError = ask(&aws(&stub, "A3"), Duration::from_secs(60)).await.unwrap_err().into();
+        let error: SandboxError = ask(&stub.aws("A3"), Duration::from_secs(60)).await.unwrap_err().into();
         assert_eq!((error.kind(), stub.asked().len()), (ErrorKind::PermissionDenied, 1));
         let stub = Stub::start(|_| (500, String::new())).await;
         let begin = Instant::now();
-        let error: SandboxError = ask(&aws(&stub, "A4"), Duration::from_millis(700)).await.unwrap_err().into();
+        let error: SandboxError = ask(&stub.aws("A4"), Duration::from_millis(700)).await.unwrap_err().into();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(begin.elapsed() < Duration::from_secs(10) && stub.asked().len() > 1, "{:?}", begin.elapsed());
     }
@@ -378,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_that_is_not_there_is_told_without_its_address() {
         let stub = Stub::start(|_| (200, "{}".into())).await;
-        let aws = aws(&stub, "A5");
+        let aws = stub.aws("A5");
         drop(stub);
         let error: SandboxError = ask(&aws, Duration::from_millis(300)).await.unwrap_err().into();
         assert!(error.to_string().starts_with("Act: "), "{error}");

@@ -153,7 +153,7 @@ impl Aws {
             let left = left - piece.len() as u64;
             Some((Ok::<Bytes, std::io::Error>(piece), (bytes, left)))
         });
-        let request = self.http.put(allowed.url).header("content-length", size);
+        let request = self.http.to(allowed.url.as_str()).put(allowed.url).header("content-length", size);
         let request = request.body(reqwest::Body::wrap_stream(pieces));
         answered("PutObject", request, transfer_limit(size)).await.map(drop)
     }
@@ -165,7 +165,7 @@ impl Aws {
     pub(crate) async fn get(&self, object: &Object, size: u64, sender: BodySender) -> Result<()> {
         let allowed = self.allow(&Method::GET, object, size).await?;
         let limit = transfer_limit(size);
-        let answer = answered("GetObject", self.http.get(allowed.url), limit).await;
+        let answer = answered("GetObject", self.http.to(allowed.url.as_str()).get(allowed.url), limit).await;
         let mut answer = match answer.map_err(SandboxError::from) {
             Ok(answer) if answer.content_length() == Some(size) => answer,
             Ok(answer) => {
@@ -205,7 +205,7 @@ impl Aws {
     /// What S3 refuses with.
     pub(crate) async fn has_object(&self, object: &Object, size: u64) -> Result<bool> {
         let allowed = self.allow(&Method::HEAD, object, 0).await?;
-        match answered("HeadObject", self.http.head(allowed.url), REMOVE_LIMIT).await {
+        match answered("HeadObject", self.http.to(allowed.url.as_str()).head(allowed.url), REMOVE_LIMIT).await {
             Ok(answer) => {
                 let length = answer.headers().get("content-length").and_then(|length| length.to_str().ok());
                 Ok(length.is_some_and(|length| length == size.to_string()))
@@ -223,13 +223,16 @@ impl Aws {
         let end = Instant::now() + REMOVE_LIMIT;
         for attempt in 0.. {
             let allowed = self.allow(&Method::DELETE, object, 0).await?;
-            let error = match answered("DeleteObject", self.http.delete(allowed.url), REMOVE_LIMIT).await {
-                Ok(_) => return Ok(()),
-                Err(CallError::Failed(failure)) if failure.status == 404 && failure.code == "NoSuchKey" => {
-                    return Ok(());
-                }
-                Err(error) => error,
-            };
+            let error =
+                match answered("DeleteObject", self.http.to(allowed.url.as_str()).delete(allowed.url), REMOVE_LIMIT)
+                    .await
+                {
+                    Ok(_) => return Ok(()),
+                    Err(CallError::Failed(failure)) if failure.status == 404 && failure.code == "NoSuchKey" => {
+                        return Ok(());
+                    }
+                    Err(error) => error,
+                };
             let wait = backoff(attempt);
             if !matches!(error.class(), Class::Throttle | Class::Transient) || Instant::now() + wait >= end {
                 return Err(error.into());
@@ -267,23 +270,11 @@ mod tests {
     use sandbox_core::{ErrorKind, SandboxError, Secret};
     use sandbox_protocol::Body;
 
-    use crate::{
-        aws::{Aws, Environment, testing::Stub},
-        config::{FargateConfig, StaticCredentials},
-    };
+    use crate::aws::{Aws, Environment, testing::Stub};
 
     fn aws(stub: &Stub) -> Aws {
-        let credentials = StaticCredentials {
-            access_key_id: "S3".into(),
-            secret_access_key: Secret::new("s"),
-            session_token: Some(Secret::new("tok/en")),
-        };
-        let config = FargateConfig {
-            region: Some("us-east-1".into()),
-            endpoint_url: Some(stub.url()),
-            credentials: Some(credentials),
-            ..FargateConfig::default()
-        };
+        let mut config = stub.config("S3");
+        config.credentials.as_mut().unwrap().session_token = Some(Secret::new("tok/en"));
         Aws::new(&config, Environment::default()).unwrap()
     }
 

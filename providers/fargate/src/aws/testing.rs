@@ -2,11 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use sandbox_core::Secret;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::AbortHandle,
 };
+
+use super::{Aws, Environment};
+use crate::config::{FargateConfig, StaticCredentials};
 
 /// What was asked.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +59,25 @@ impl Stub {
 
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Settings with which this is asked, by whoever has this key.
+    pub(crate) fn config(&self, access_key_id: &str) -> FargateConfig {
+        FargateConfig {
+            region: Some("us-east-1".into()),
+            endpoint_url: Some(self.url()),
+            credentials: Some(StaticCredentials {
+                access_key_id: access_key_id.into(),
+                secret_access_key: Secret::new("s"),
+                session_token: None,
+            }),
+            ..FargateConfig::default()
+        }
+    }
+
+    /// An AWS that is this, for whoever has this key: who asks is a budget of his own.
+    pub(crate) fn aws(&self, access_key_id: &str) -> Aws {
+        Aws::new(&self.config(access_key_id), Environment::default()).unwrap()
     }
 
     /// Everything that was asked so far.

@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, statat};
 use sandbox_core::FileKind;
 
-use crate::folder::{kind, names, open_folder};
+use crate::folder::{entry_kind, folder_names, open_folder};
 
 /// Whoever asks is not to wait for a tree of millions.
 const ENTRIES_MAX: usize = 100_000;
@@ -39,17 +39,19 @@ impl Count {
     fn below(&mut self, folder: &OwnedFd, depth_left: usize) -> Option<()> {
         let depth_left = depth_left.checked_sub(1)?;
         // What goes meanwhile, or cannot be read, counts nothing.
-        for name in names(folder, "").unwrap_or_default() {
+        for name in folder_names(folder, "").unwrap_or_default() {
             self.entries += 1;
             if self.entries > ENTRIES_MAX {
                 return None;
             }
             let Ok(stat) = statat(folder.as_fd(), name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            if stat.st_nlink < 2 || kind(&stat) == FileKind::Directory || self.linked.insert((stat.st_dev, stat.st_ino))
+            if stat.st_nlink < 2
+                || entry_kind(&stat) == FileKind::Directory
+                || self.linked.insert((stat.st_dev, stat.st_ino))
             {
                 self.bytes += u64::try_from(stat.st_blocks).unwrap_or_default() * BLOCK_BYTES;
             }
-            if kind(&stat) == FileKind::Directory
+            if entry_kind(&stat) == FileKind::Directory
                 && let Ok(below) = open_folder(folder, &name)
             {
                 self.below(&below, depth_left)?;

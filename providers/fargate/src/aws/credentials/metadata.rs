@@ -3,11 +3,11 @@
 use std::{net::IpAddr, time::Duration};
 
 use aws_credential_types::Credentials;
-use reqwest::{Client, Method, Url};
+use reqwest::{Method, Url};
 use sandbox_core::{Result, SandboxError};
 
 use super::Printed;
-use crate::aws::environment::Environment;
+use crate::aws::{Http, environment::Environment};
 
 /// Where ECS serves them to a container.
 const CONTAINER: &str = "http://169.254.170.2";
@@ -24,7 +24,7 @@ const TOKEN_LIFE_S: &str = "21600";
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
 /// Those of the container's own role; none outside of such containers.
-pub(super) async fn of_container(http: &Client, environment: &Environment) -> Result<Option<Credentials>> {
+pub(super) async fn of_container(http: &Http, environment: &Environment) -> Result<Option<Credentials>> {
     let relative = environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{CONTAINER}{path}"));
     let full = environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI").map(str::to_owned);
     let Some(url) = relative.or(full) else { return Ok(None) };
@@ -45,7 +45,7 @@ pub(super) async fn of_container(http: &Client, environment: &Environment) -> Re
 }
 
 /// Those of the machine's role; none where no such service answers.
-pub(super) async fn of_instance(http: &Client, environment: &Environment) -> Result<Option<Credentials>> {
+pub(super) async fn of_instance(http: &Http, environment: &Environment) -> Result<Option<Credentials>> {
     if environment.get("AWS_EC2_METADATA_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
@@ -79,14 +79,14 @@ fn may_be_asked(url: &Url) -> bool {
 
 /// What comes back with a good status; none otherwise.
 async fn ask(
-    http: &Client,
+    http: &Http,
     method: Method,
     url: Url,
     headers: &[(&'static str, String)],
     limit: Duration,
 ) -> Option<Vec<u8>> {
-    let request =
-        headers.iter().fold(http.request(method, url), |request, (name, value)| request.header(*name, value.trim()));
+    let request = http.to(url.as_str()).request(method, url);
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value.trim()));
     let work = async {
         let answer = request.send().await.ok().filter(|answer| answer.status().is_success())?;
         crate::aws::body(answer, ANSWER_MAX_BYTES).await.ok()
@@ -99,7 +99,7 @@ mod tests {
     use reqwest::Url;
 
     use super::{of_container, of_instance};
-    use crate::aws::{environment::Environment, http_client, testing::Stub};
+    use crate::aws::{Http, environment::Environment, testing::Stub};
 
     const KEYS: &str = r#"{"AccessKeyId":"A","SecretAccessKey":"s","Token":"t","Expiration":"2126-01-02T03:04:05Z"}"#;
 
@@ -124,7 +124,7 @@ mod tests {
             _ => (403, String::new()),
         })
         .await;
-        let http = http_client().unwrap();
+        let http = Http::new().unwrap();
         let url = format!("{}/role", stub.url());
         let of = |token| {
             Environment::of(&[
@@ -148,7 +148,7 @@ mod tests {
             _ => (404, String::new()),
         })
         .await;
-        let http = http_client().unwrap();
+        let http = Http::new().unwrap();
         let at = |url: &str| Environment::of(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)]);
         let found = of_instance(&http, &at(&stub.url())).await.unwrap().unwrap();
         assert_eq!((found.access_key_id(), found.session_token()), ("A", Some("t")));

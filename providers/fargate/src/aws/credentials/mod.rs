@@ -17,6 +17,7 @@ use tokio::sync::Mutex;
 
 use self::sts::Sts;
 use super::{
+    Http,
     environment::Environment,
     profile::Profile,
     region::{Service, endpoint},
@@ -33,7 +34,7 @@ pub(crate) struct Chain {
     config: FargateConfig,
     environment: Environment,
     profile: Profile,
-    http: reqwest::Client,
+    http: Http,
     region: String,
     /// Where the token service is.
     sts: String,
@@ -45,7 +46,7 @@ impl Chain {
         config: &FargateConfig,
         environment: Environment,
         profile: Profile,
-        http: reqwest::Client,
+        http: Http,
         region: &str,
     ) -> Self {
         let sts = endpoint(Service::Sts, region, config, &environment);
@@ -179,7 +180,7 @@ mod tests {
 
     use super::{Chain, Printed};
     use crate::{
-        aws::{environment::Environment, http_client, profile::Profile},
+        aws::{Http, environment::Environment, profile::Profile},
         config::{FargateConfig, StaticCredentials},
     };
 
@@ -187,7 +188,7 @@ mod tests {
         // Nobody asks this machine's own metadata service.
         let pairs = [pairs, &[("AWS_EC2_METADATA_DISABLED", "true")]].concat();
         let config = FargateConfig { endpoint_url: Some("http://127.0.0.1:9".into()), ..config };
-        Chain::new(&config, Environment::of(&pairs), profile, http_client().unwrap(), "us-east-1")
+        Chain::new(&config, Environment::of(&pairs), profile, Http::new().unwrap(), "us-east-1")
     }
 
     const KEYS: [(&str, &str); 3] =

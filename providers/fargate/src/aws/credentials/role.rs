@@ -99,9 +99,9 @@ mod tests {
 
     use crate::{
         aws::{
+            Http,
             credentials::Chain,
             environment::Environment,
-            http_client,
             profile::Profile,
             testing::{Asked, Stub},
         },
@@ -116,7 +116,7 @@ mod tests {
             ..FargateConfig::default()
         };
         let profile = Profile::parse(profile, "", name);
-        Chain::new(&config, Environment::of(&pairs), profile, http_client().unwrap(), "eu-central-1")
+        Chain::new(&config, Environment::of(&pairs), profile, Http::new().unwrap(), "eu-central-1")
     }
 
     /// Gives each role a key that says who asked for it.

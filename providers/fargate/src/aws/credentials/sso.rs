@@ -164,7 +164,7 @@ impl Chain {
         let mut url = Url::parse(&format!("{base}/federation/credentials"))
             .map_err(|_| SandboxError::invalid_input("endpoints.sso", "is no URL"))?;
         url.query_pairs_mut().append_pair("role_name", on.role).append_pair("account_id", on.account);
-        let request = self.http.get(url).header("x-amz-sso_bearer_token", shown);
+        let request = self.http.to(url.as_str()).get(url).header("x-amz-sso_bearer_token", shown);
         let text = ask("GetRoleCredentials", request).await.map_err(|failure| match failure.status {
             401 => log_in("the sign-on has expired"),
             _ => failure.into_error(),
@@ -194,7 +194,7 @@ impl Chain {
         let input =
             json!({ "clientId": id, "clientSecret": secret, "grantType": "refresh_token", "refreshToken": refresh });
         let url = format!("{}/token", endpoint(Service::SsoOidc, &on.region, &self.config, &self.environment));
-        let request = self.http.post(url).header("content-type", "application/json").body(input.to_string());
+        let request = self.http.to(&url).post(&url).header("content-type", "application/json").body(input.to_string());
         let text = match ask("CreateToken", request).await {
             Ok(text) => text,
             // It is not to be had any more: signing on again is what helps.
@@ -241,9 +241,9 @@ mod tests {
 
     use crate::{
         aws::{
+            Http,
             credentials::Chain,
             environment::Environment,
-            http_client,
             profile::Profile,
             testing::{Asked, Stub},
         },
@@ -257,7 +257,7 @@ mod tests {
         let environment = Environment::of(&[("AWS_EC2_METADATA_DISABLED", "true"), ("HOME", folder.to_str().unwrap())]);
         let config = FargateConfig { endpoint_url: Some(stub.url()), ..FargateConfig::default() };
         let profile = Profile::parse(profile, "", "default");
-        Chain::new(&config, environment, profile, http_client().unwrap(), "eu-central-1")
+        Chain::new(&config, environment, profile, Http::new().unwrap(), "eu-central-1")
     }
 
     fn answer(asked: &Asked) -> (u16, String) {

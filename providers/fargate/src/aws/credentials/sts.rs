@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
-use reqwest::{Client, Url};
+use reqwest::Url;
 use sandbox_core::{Result, SandboxError};
 
 use super::Printed;
-use crate::aws::{body, failure::Failure, region::Service, sign::Unsigned, xml};
+use crate::aws::{Http, body, failure::Failure, region::Service, sign::Unsigned, xml};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
@@ -16,7 +16,7 @@ pub(super) const SESSION: &str = "sandbox";
 
 /// Where it is.
 pub(super) struct Sts<'a> {
-    pub(super) http: &'a Client,
+    pub(super) http: &'a Http,
     pub(super) url: &'a str,
     pub(super) region: &'a str,
 }
@@ -60,7 +60,7 @@ impl Sts<'_> {
         let failed = |what: &str| SandboxError::unauthorized(format!("{action}: {what}"));
         let url = format!("{}/", self.url);
         let headers = [("content-type", "application/x-www-form-urlencoded".to_owned())];
-        let mut request = self.http.post(&url).body(form.to_owned());
+        let mut request = self.http.to(&url).post(&url).body(form.to_owned());
         for (name, value) in &headers {
             request = request.header(*name, value);
         }

@@ -28,7 +28,7 @@ pub(super) async fn exchange(sts: &Sts<'_>, role: &Role<'_>, path: &str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::find;
-    use crate::aws::{credentials::sts::Sts, environment::Environment, http_client, testing::Stub};
+    use crate::aws::{Http, credentials::sts::Sts, environment::Environment, testing::Stub};
 
     #[tokio::test]
     async fn a_token_is_changed_into_credentials_and_is_never_in_an_error() {
@@ -46,7 +46,7 @@ mod tests {
         let file = folder.path().join("token");
         let environment =
             Environment::of(&[("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap()), ("AWS_ROLE_ARN", "arn:x")]);
-        let (http, url) = (http_client().unwrap(), stub.url());
+        let (http, url) = (Http::new().unwrap(), stub.url());
         let sts = Sts { http: &http, url: &url, region: "r" };
         std::fs::write(&file, "the&token\n").unwrap();
         let found = find(&sts, &environment).await.unwrap().unwrap();

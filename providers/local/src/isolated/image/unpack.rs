@@ -28,7 +28,7 @@ use tar::{Archive, Entry, EntryType};
 
 use crate::{
     error::os,
-    folder::{MAX_ENTRIES, too_many},
+    folder::{MAX_ENTRIES, too_many_entries},
     isolated::image::reader::{Bounds, Reader},
     remove::remove_tree,
 };
@@ -112,7 +112,7 @@ impl Unpacking<'_> {
             let Some(entry) = entries.next() else { return Ok(()) };
             self.bounds.begin_contents();
             if count >= MAX_ENTRIES {
-                return Err(too_many(self.shown).with_field("image"));
+                return Err(too_many_entries(self.shown).with_field("image"));
             }
             let mut entry = entry.map_err(|error| self.broken(error))?;
             self.entry(&mut entry)?;
