@@ -90,8 +90,8 @@ pub(crate) fn test() -> Result<ExitCode> {
     let agent = built.unwrap_or_else(|panic| resume_unwind(panic))?;
     let (engine, environment) = installed?;
     let mut tests = if has_nextest() {
-        // More than there are cores: most of them wait most of the time.
-        let threads = thread::available_parallelism().map_or(3, |cores| cores.get() + 2).to_string();
+        // One more than there are cores: most of them wait most of the time.
+        let threads = thread::available_parallelism().map_or(2, |cores| cores.get() + 1).to_string();
         cargo(["nextest", "run", "--no-fail-fast", "--test-threads", &threads, "--filterset", NOT_TWICE])
     } else {
         cargo(["test", "--no-fail-fast"])
