@@ -162,8 +162,16 @@ fn the_agents_own_file_cannot_be_changed_through_its_process() {
         drop(ours);
         launched.wait().unwrap();
         drop(launched);
-        let write = |path: String| {
-            std::fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(&before[..1]))
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let write = |path: String| loop {
+            let opened = std::fs::OpenOptions::new().write(true).open(&path);
+            match opened.and_then(|mut file| file.write_all(&before[..1])) {
+                // Whoever looks at a process that has ended holds its memory, and so its file, for a moment.
+                Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && std::time::Instant::now() < deadline => {
+                    std::thread::yield_now();
+                }
+                written => return written,
+            }
         };
         let kept = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&exe));
         // A read-only mount of it, or without the privilege to make one a sealed copy: even host root cannot.
