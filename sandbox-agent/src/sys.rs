@@ -135,6 +135,27 @@ pub(crate) fn close_all_but<const N: usize>(mut kept: [BorrowedFd<'_>; N]) -> Re
     Ok(())
 }
 
+/// Takes the path of this program's file out of the arguments that `/proc` shows: it is one of the host's. Call it while
+/// there is one thread.
+pub(crate) fn hide_path() {
+    // SAFETY: the C library sets this before `main`, to the first argument, and nothing here changes it.
+    let name = unsafe { program_invocation_name };
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: it is a NUL-terminated string, in the writable block of the arguments.
+    let length = unsafe { CStr::from_ptr(name) }.to_bytes().len();
+    let shown = b"sandbox-agent";
+    for at in 0..length {
+        // SAFETY: below the string's length; nobody else refers to its bytes, which std copies when they are asked for.
+        unsafe { name.add(at).write(shown.get(at).map_or(0, |byte| *byte as c_char)) };
+    }
+}
+
+unsafe extern "C" {
+    static program_invocation_name: *mut c_char;
+}
+
 /// Marks every descriptor from `first` on as closed by exec.
 pub(crate) fn close_from_on_exec(first: c_uint) -> Result<(), Errno> {
     // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed now, and this program uses no descriptor after its exec.

@@ -27,14 +27,26 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Children of this process, zombies included.
-fn children() -> usize {
-    let own = std::process::id().to_string();
-    let parent = |entry: std::fs::DirEntry| {
+/// Children of a process, zombies included.
+fn children_of(parent: u32) -> Vec<u32> {
+    let child = |entry: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        Some(stat.rsplit_once(") ")?.1.split(' ').nth(1)?.to_owned())
+        let of: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        (of == parent).then(|| entry.file_name().to_str()?.parse().ok()).flatten()
     };
-    std::fs::read_dir("/proc").unwrap().filter_map(|entry| parent(entry.unwrap())).filter(|pid| *pid == own).count()
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| child(entry.unwrap())).collect()
+}
+
+fn children() -> Vec<u32> {
+    children_of(std::process::id())
+}
+
+/// Whether there is a launcher, and one process of it that waits for the next sandbox with all that it will need.
+fn one_waits() -> bool {
+    match children()[..] {
+        [launcher] => matches!(children_of(launcher)[..], [keeper] if children_of(keeper).len() == 1),
+        _ => false,
+    }
 }
 
 /// Mounts of this machine that a sandbox below the folder made. Others come and go meanwhile.
@@ -67,18 +79,18 @@ async fn many_isolated_sandboxes_at_once_and_one_after_the_other_leave_nothing()
         tasks.spawn(async move { cycle(&provider, number).await });
     }
     assert_eq!(tokio::time::timeout(Duration::from_secs(60), tasks.join_all()).await.unwrap().len(), AT_ONCE);
-    // One launcher waits for the next sandbox, with its three sockets.
-    settled("a launcher waits", || children() == 1).await;
+    settled("a launcher waits", one_waits).await;
     let files = open_files();
     let begin = std::time::Instant::now();
     for number in 0..CYCLES {
         cycle(&provider, number).await;
     }
     println!("{CYCLES} cycles: {:?}", begin.elapsed());
-    settled("a launcher waits", || children() == 1).await;
+    settled("a launcher waits", one_waits).await;
     assert_eq!((open_files(), mounts(temp.path())), (files, 0));
     provider.aclose().await.unwrap();
-    assert_eq!((open_files(), children()), (files - 3, 0));
+    // The launcher's socket; of what waited three sockets and its pidfd.
+    assert_eq!((open_files(), children()), (files - 5, vec![]));
     assert_eq!(std::fs::read_dir(temp.path().join("root/.records")).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(temp.path().join("root")).unwrap().count(), 1);
 }

@@ -67,6 +67,7 @@ pub(super) fn run(work: Work) -> ! {
 
 fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line) -> Result<Ready, LaunchError> {
     die_with_outer_half()?;
+    sys::hide_path();
     // What the outer half and its launcher have open would stay open for as long as PID 1 lives.
     sys::close_all_but([socket.as_fd(), line.as_fd()]).stage(Stage::Namespaces, "closing what others have open")?;
     line.receive_go()?;

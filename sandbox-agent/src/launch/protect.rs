@@ -1,9 +1,10 @@
 //! The file that every process of a launcher executes, out of the reach of those inside.
 
 use std::convert::Infallible;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -28,7 +29,9 @@ pub(super) fn execute() -> Result<Infallible, LaunchError> {
         Ok(mount) => mount,
         Err(_) => copy(file).stage(Stage::Exec, "copying the agent")?,
     };
-    let argv = ["sandbox-agent", "launch", PROTECTED].map(|word| CString::new(word).unwrap_or_default());
+    // Whoever looks for the processes of an agent file finds them by its path.
+    let name = std::env::args_os().next().map(OsString::into_vec).unwrap_or_default();
+    let argv = [name, b"launch".to_vec(), PROTECTED.into()].map(|word| CString::new(word).unwrap_or_default());
     Err(LaunchError::system(Stage::Exec, "executing the agent", sys::execute(program.as_fd(), c"", &argv, &[])))
 }
 

@@ -86,42 +86,60 @@ fn kill(mut process: Child) {
     process.wait().unwrap();
 }
 
-/// Kills a client, and before it what would clean up after it: its launchers and keepers.
+/// Kills a client, and before it what would clean up after it: its keepers, and its launcher.
 fn kill_with_launchers(client: Child, folder: &Path) {
-    for (launcher, _) in agents(folder).into_iter().filter(|(_, parent)| *parent == client.id()) {
-        let _ = Command::new("kill").args(["-KILL", &launcher.to_string()]).stderr(Stdio::null()).status();
+    for pid in keepers(folder, client.id()).into_iter().chain(launcher_of(folder, client.id())) {
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
     }
     kill(client);
 }
 
-/// Processes of sandboxes below the folder, and of their launchers and keepers.
+/// Processes of sandboxes below the folder, also of those to come, and their launchers and keepers.
 fn processes(folder: &Path) -> BTreeSet<u32> {
-    let path = folder.to_str().unwrap();
+    let agents: BTreeSet<u32> = agents(folder).into_iter().map(|(pid, _)| pid).collect();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_inside = |pid: &u32| {
-        let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
-        mounts.is_ok_and(|mounts| mounts.contains(path))
-    };
-    pids.filter(is_inside).chain(processes_with(&format!("{path}/own-agent"))).collect()
+    let is_ours = |pid: &u32| is_inside(*pid, folder) || parent(*pid).is_some_and(|parent| agents.contains(&parent));
+    pids.filter(is_ours).filter(|pid| *pid != std::process::id()).chain(agents.iter().copied()).collect()
 }
 
-/// Processes of the agent file that only this test starts, and their parents.
+/// Whether a process sees a folder of a sandbox.
+fn is_inside(pid: u32, folder: &Path) -> bool {
+    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
+    mounts.is_ok_and(|mounts| mounts.contains(folder.to_str().unwrap()))
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// Processes of the host's side of the agent file that only this test starts, and their parents.
 fn agents(folder: &Path) -> Vec<(u32, u32)> {
     let agents = processes_with(&format!("{}/own-agent", folder.display()));
-    let parents = agents.into_iter().filter_map(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        Some((pid, stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?))
-    });
-    parents.collect()
+    agents.into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// Launchers of this process that wait for a sandbox and have made what it will need: children whose one child is not
-/// another program yet.
-fn launchers(folder: &Path) -> Vec<u32> {
-    let agents = agents(folder);
-    let own = agents.iter().filter(|(_, parent)| *parent == std::process::id()).map(|(pid, _)| *pid);
-    own.filter(|launcher| agents.iter().any(|(_, parent)| parent == launcher)).collect()
+/// The launcher of a process.
+fn launcher_of(folder: &Path, owner: u32) -> Option<u32> {
+    agents(folder).into_iter().find(|(_, parent)| *parent == owner).map(|(pid, _)| pid)
+}
+
+/// What the launcher of a process has forked: one for each sandbox.
+fn keepers(folder: &Path, owner: u32) -> Vec<u32> {
+    let launcher = launcher_of(folder, owner);
+    agents(folder).into_iter().filter(|(_, parent)| Some(*parent) == launcher).map(|(pid, _)| pid).collect()
+}
+
+/// Keepers of this process that wait for a sandbox and have made what it will need: those whose child sees no folder yet.
+fn waiting(folder: &Path) -> Vec<u32> {
+    let own = keepers(folder, std::process::id()).into_iter();
+    own.filter(|keeper| {
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
+        let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        children.next().is_some_and(|child| !is_inside(child, folder))
+    })
+    .collect()
 }
 
 /// The cgroups of sandboxes, also of those to come, that processes of this folder are in.
@@ -162,7 +180,7 @@ async fn sweep_leaves_only(folder: &Path, live: &[SandboxHandle], before: &BTree
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     eventually("processes are left", || processes(folder).difference(before).next().is_none()).await;
-    // Of a launcher that was killed a cgroup is left, which is empty by now.
+    // Of a keeper that was killed a cgroup is left, which is empty by now.
     assert_eq!(sweeper.sweep(ListFilter::default(), false).await.unwrap().failed, vec![]);
     // Each has a folder and a record: in a file of its own, or in a folder with its socket.
     // What another sweep is removing at this moment is given its time.
@@ -184,7 +202,7 @@ async fn clients_that_are_killed_at_fifty_random_moments_leave_nothing_after_a_s
     own_agent(folder);
     let client = own_provider(folder);
     let live = live_ones(&client).await;
-    eventually("a launcher waits", || launchers(folder).len() == 1).await;
+    eventually("a launcher waits", || waiting(folder).len() == 1).await;
     let before = processes(folder);
     assert!(before.len() >= 4, "PID 1 and keeper of both: {before:?}");
     let mut seen = BTreeSet::new();
@@ -231,7 +249,7 @@ async fn a_client_that_is_killed_while_its_sandboxes_are_paused_leaves_nothing_a
         return;
     }
     let live = live_ones(&client).await;
-    eventually("a launcher waits", || launchers(folder).len() == 1).await;
+    eventually("a launcher waits", || waiting(folder).len() == 1).await;
     let before = processes(folder);
     // Number 0 belongs to the client, number 1 to a lease.
     let process = start(folder, json!({ "folder": folder, "number": 0, "stays_paused": true }), "PAUSED 1");
@@ -256,7 +274,7 @@ async fn a_launcher_that_is_killed_while_it_waits_leaves_a_cgroup_that_a_sweep_t
     own_agent(folder);
     let client = own_provider(folder);
     let handle = client.create(SandboxSpec::default()).await.unwrap();
-    eventually("a launcher waits", || launchers(folder).len() == 1).await;
+    eventually("a launcher waits", || waiting(folder).len() == 1).await;
     let of_launcher = || {
         let mut names = cgroups_of(folder);
         names.remove(&handle.sandbox_id);
@@ -264,10 +282,10 @@ async fn a_launcher_that_is_killed_while_it_waits_leaves_a_cgroup_that_a_sweep_t
     };
     eventually("it has made no cgroup", || of_launcher().is_some()).await;
     let left = of_launcher().unwrap();
-    for launcher in launchers(folder) {
+    for launcher in waiting(folder) {
         assert!(Command::new("kill").args(["-KILL", &launcher.to_string()]).status().unwrap().success());
     }
-    eventually("what it has made lives on", || launchers(folder).is_empty()).await;
+    eventually("what it has made lives on", || waiting(folder).is_empty()).await;
     assert!(!cgroups(&left).is_empty(), "it is gone already, or the test has shown nothing");
     let sweeper = own_provider(folder);
     let sweep = || sweeper.sweep(ListFilter::default(), false);
