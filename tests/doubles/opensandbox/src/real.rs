@@ -132,7 +132,11 @@ impl RealServer {
         let (path, out, err) = self.log("engine.log")?;
         let mut engine = Command::new("dockerd");
         engine.args(["--host", &self.socket(), "--bridge", &bridge]);
-        engine.args(["--iptables=false", "--ip6tables=false", "--ip-masq=false"]);
+        // Nothing of the machine's own is set: others may be testing with it.
+        engine.args(["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false"]);
+        // It starts itself anew for most of what it does, half a dozen times for each sandbox; most of that time goes into the
+        // collection of garbage, of which there is little.
+        engine.args(["--log-level", "warn"]).env("GOGC", "off").env("GOMEMLIMIT", "256MiB");
         for (flag, name) in [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "engine.pid")] {
             engine.arg(flag).arg(self.folder.join(name));
         }
@@ -178,7 +182,8 @@ impl RealServer {
         self.address = format!("127.0.0.1:{port}");
         let config = self.folder.join("server.toml");
         let text = format!(
-            "[server]\nhost = \"127.0.0.1\"\nport = {port}\napi_key = \"{}\"\n\
+            "[log]\nlevel = \"WARNING\"\n\
+             [server]\nhost = \"127.0.0.1\"\nport = {port}\napi_key = \"{}\"\n\
              [runtime]\ntype = \"docker\"\nexecd_image = \"{EXECD_IMAGE}\"\n\
              [docker]\nnetwork_mode = \"bridge\"\npublish_host = \"127.0.0.1\"\n\
              [store]\ntype = \"sqlite\"\npath = \"{}\"\n\
@@ -196,17 +201,23 @@ impl RealServer {
         wait("opensandbox-server", &path, || std::net::TcpStream::connect(&address).is_ok())
     }
 
+    /// A Python that has the official client, which is installed beside the server.
+    ///
+    /// # Errors
+    /// That it is missing.
+    pub fn client() -> io::Result<PathBuf> {
+        Ok(server_program()?.with_file_name("python"))
+    }
+
     /// Has the official client drive the server and our daemon, through the server or directly.
     ///
     /// # Errors
     /// What it said where it found anything wrong.
     pub fn drive(&self, use_server_proxy: bool) -> io::Result<()> {
-        // The client is installed beside the server.
-        let python = server_program()?.with_file_name("python");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("official_sdk.py");
         let way = if use_server_proxy { "proxy" } else { "direct" };
         let (path, out, err) = self.log(&format!("client-{way}.log"))?;
-        let mut client = Command::new(python);
+        let mut client = Command::new(Self::client()?);
         client.arg(script).args([self.address.as_str(), self.key.as_str(), BASE_IMAGE, way]);
         let mut client = client.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
         let end = Instant::now() + CLIENT_WITHIN;
