@@ -7,15 +7,18 @@
 use std::{
     env, fs, io,
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use crate::{execd::new_id, program::execd_program};
+use crate::{
+    execd::new_id,
+    image::{self, run},
+    program::execd_program,
+};
 
-/// The image of sandboxes: busybox and nothing else.
+/// The image of sandboxes: busybox, and a few programs of this machine.
 pub const BASE_IMAGE: &str = "opensandbox-double/base:local";
 
 const EXECD_IMAGE: &str = "opensandbox-double/execd:local";
@@ -52,18 +55,6 @@ fn server_program() -> io::Result<PathBuf> {
         return Ok(program);
     }
     Err(io::Error::other(format!("{} is missing: run cargo xtask needs", program.display())))
-}
-
-/// Runs a program, which must succeed, and gives its output.
-fn run(command: &mut Command) -> io::Result<String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| {
-        io::Error::other(format!("{}: {error}: run cargo xtask needs", command.get_program().to_string_lossy()))
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(io::Error::other(format!("{} failed: {words}", command.get_program().to_string_lossy())))
 }
 
 fn wait(what: &str, log: &Path, mut is_there: impl FnMut() -> bool) -> io::Result<()> {
@@ -162,18 +153,7 @@ impl RealServer {
         run(self.docker().args(["import", "--change", "ENTRYPOINT [\"/execd\"]"]).arg(&archive).arg(EXECD_IMAGE))?;
         fs::remove_file(archive)?;
         let base = self.folder.join("image-base");
-        for name in ["bin", "etc", "root", "proc", "dev", "sys", "tmp", "var/tmp", "run"] {
-            fs::create_dir_all(base.join(name))?;
-        }
-        fs::set_permissions(base.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        fs::write(base.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nworker:x:1500:1500:w:/tmp:/bin/sh\n")?;
-        fs::write(base.join("etc/group"), "root:x:0:\nworker:x:1500:\n")?;
-        let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
-        let busybox = busybox.ok_or(io::Error::other("busybox is missing: run cargo xtask needs"))?;
-        fs::copy(busybox, base.join("bin/busybox"))?;
-        for applet in run(Command::new(busybox).arg("--list"))?.lines().filter(|name| *name != "busybox") {
-            std::os::unix::fs::symlink("busybox", base.join("bin").join(applet))?;
-        }
+        image::make(&base)?;
         self.import(&base, "ENV PATH=/usr/local/bin:/usr/bin:/bin", BASE_IMAGE)
     }
 
