@@ -67,7 +67,12 @@ async fn a_session_goes_on_without_its_client_and_its_output_is_replayed() {
 
 #[tokio::test]
 async fn what_was_written_before_a_session_was_let_go_of_reaches_it() {
-    let world = World::new(json!({})).await;
+    for native in ["off", "required"] {
+        written_and_let_go_of(World::new(json!({ "operations": { "native": native } })).await).await;
+    }
+}
+
+async fn written_and_let_go_of(world: World) {
     let handle = world.sandbox().await;
     let attach = world.provider.as_pty_attach().unwrap();
     let from_start = AttachOptions { takeover: true, since: Some(0) };
