@@ -6,13 +6,17 @@
 #![forbid(unsafe_code)]
 
 mod docker;
+mod measured;
 mod memory;
+mod official;
 mod peer;
 mod provider;
 mod table;
 
 pub use docker::{Cli, EngineApi};
+pub use measured::Measured;
 pub use memory::{is_ours, pss_kib, resident_kib, tree};
+pub use official::Official;
 pub use peer::{HELLO, copy_file, fork_exec, fork_exec_many, settle};
 pub use provider::{Place, exec, exec_many, many};
 pub use table::{Goal, Table, median, millis, percentile};

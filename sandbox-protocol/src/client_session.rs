@@ -13,6 +13,7 @@ use crate::{
     dispatch::ControlPayload,
     frame::{FLAG_END, Frame, FrameKind},
     inbox::Inbox,
+    state::Stream,
 };
 
 /// A session fed from the inbox. Dropping it cancels the stream at once.
@@ -91,14 +92,20 @@ impl SessionControl for RemoteControl {
         }
         let place = link.controls.clone().acquire_owned().await.map_err(|_| self.gone())?;
         let number = link.next_control();
+        // Whoever lets go of a session is done with all that was written before.
+        let is_behind = request == ControlRequest::Detach;
         let request = serde_json::to_value(request)
             .map_err(|_| SandboxError::internal("a control request could not be written"))?;
         let payload = serde_json::to_vec(&ControlPayload { number, request })
             .map_err(|_| SandboxError::internal("a control request could not be written"))?;
         let (waiter, reply) = oneshot::channel();
         let frame = Frame::new(FrameKind::Control, link.id, payload);
-        let sent = conn.send_control(frame, |stream| drop(stream.controls.insert(number, (waiter, place))));
-        sent.await.map_err(|_| self.gone())?;
+        let then = |stream: &mut Stream| drop(stream.controls.insert(number, (waiter, place)));
+        match is_behind {
+            true => conn.send_control_behind(frame, then),
+            false => conn.send_control(frame, then).await,
+        }
+        .map_err(|_| self.gone())?;
         reply.await.unwrap_or_else(|_| Err(self.gone()))
     }
 }

@@ -245,6 +245,19 @@ impl Conn {
         Ok(())
     }
 
+    /// The same behind the data of its stream: for what must not overtake it. It waits for no place, as whoever sends it
+    /// has one of the few of its stream.
+    pub(crate) fn send_control_behind(&self, frame: Frame, then: impl FnOnce(&mut Stream)) -> Result<(), Gone> {
+        let mut state = self.lock();
+        then(state.streams.get_mut(&frame.stream).ok_or(Gone)?);
+        if !state.push_ordered(frame, false) {
+            return Err(Gone);
+        }
+        drop(state);
+        self.wake.notify_one();
+        Ok(())
+    }
+
     /// Sends a frame whose number is bounded by the streams: credit, replies, stops.
     pub(crate) fn push_control(&self, frame: Frame) {
         self.lock().push_control(frame);

@@ -145,7 +145,13 @@ async fn serve_session(
             tokio::select! {
                 biased;
                 signal = signals.recv() => match signal {
-                    Some(Signal::Control { number, request }) => calls.start(&control, number, request),
+                    Some(Signal::Control { number, request }) => {
+                        // What was written before is the session's already when it is let go of.
+                        if request == Some(ControlRequest::Detach) && !is_written {
+                            is_written = poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx).is_ready())).await;
+                        }
+                        calls.start(&control, number, request);
+                    }
                     Some(Signal::Cancel) => return Ok(()),
                     Some(Signal::Lost) | None => break None,
                 },

@@ -14,11 +14,7 @@ use crate::{
     build::{self, Profile, Selection, WORKSPACE},
     command::{cargo, root, target},
     double::{AGENT, Backend, merged},
-    engine,
 };
-
-/// In a file of settings: the folder with programs for images that have none.
-const TOOLS: &str = "{tools}";
 
 /// How often a case that failed runs again, with the variable for linked suites; it is reported as flaky, as by nextest.
 pub(crate) const RETRIES: (&str, &str) = ("SANDBOX_CONFORMANCE_RETRIES", "1");
@@ -38,18 +34,14 @@ pub(crate) fn conformance(provider: &str, json: bool) -> Result<ExitCode> {
         bail!("no provider {provider:?} in this repository; there are: {}", known.join(", "));
     }
     let folder = build::plugins(Profile::Dev, &Selection::Workspace)?;
-    let backend = Backend::start(provider)?;
+    let mut backend = Backend::start(provider)?;
     let plain = Variant { config: backend.config.clone(), spec: backend.spec.clone() };
 
     let library = folder.join(build::library(provider));
 
     let mut subjects = vec![("conformance".to_owned(), "the settings of no file".to_owned(), plain.clone(), true)];
     for (name, text) in other_settings(provider)? {
-        let text = match text.contains(TOOLS) {
-            true => text.replace(TOOLS, &engine::tools()?.display().to_string()),
-            false => text,
-        };
-        let variant = plain.with(&text).with_context(|| format!("the settings {name} are no JSON"))?;
+        let variant = plain.with(&backend.filled(text)?).with_context(|| format!("the settings {name} are no JSON"))?;
         // The same settings, linked, are a test of the provider's crate where there is one, or given to its only one.
         let own = format!("conformance_{name}");
         let has_own = root().join("providers").join(provider).join("tests").join(format!("{own}.rs")).is_file();
@@ -109,6 +101,10 @@ pub(crate) fn conformance(provider: &str, json: bool) -> Result<ExitCode> {
         }
         good = good && linked.ok && of_linked == of_loaded;
         totals.push(of_linked);
+    }
+    if let Err(error) = backend.end() {
+        eprintln!("error: {error:#}");
+        good = false;
     }
     if json {
         let reports: serde_json::Map<String, Value> = reports.into_iter().collect();

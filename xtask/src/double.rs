@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     build::{self, Profile},
@@ -20,12 +20,23 @@ use crate::{
 /// The variable in which tests and doubles find the program inside of sandboxes.
 pub(crate) const AGENT: &str = "SANDBOX_AGENT";
 
+/// The variable in which a linked suite takes settings and spec.
+const VARIANT: &str = "SANDBOX_TEST_VARIANT";
+
+/// In a file of settings: the folder with programs for images that have none.
+const TOOLS: &str = "{tools}";
+
+/// In a file of settings: the start of what the real server of OpenSandbox tells of itself.
+const REAL: &str = "{real:";
+
 /// The backend of a run. It ends with this value.
 #[derive(Default)]
 pub(crate) struct Backend {
     _forwarding: Option<NoForwarding>,
     _engine: Option<Engine>,
     _double: Option<Running>,
+    /// The service itself, from when a file of settings has asked for it.
+    real: Option<(Running, Map<String, Value>)>,
     /// The provider's settings.
     pub(crate) config: Value,
     /// What sandboxes are made from.
@@ -47,6 +58,39 @@ impl Backend {
             _ => Ok(Self::default()),
         }
     }
+
+    /// A file of settings with what only a run knows.
+    pub(crate) fn filled(&mut self, mut text: String) -> Result<String> {
+        if text.contains(TOOLS) {
+            text = text.replace(TOOLS, &engine::tools()?.display().to_string());
+        }
+        if text.contains(REAL) {
+            for (name, value) in self.real()? {
+                text = text.replace(&format!("{REAL}{name}}}"), value.as_str().unwrap_or_default());
+            }
+        }
+        Ok(text)
+    }
+
+    /// What the real server tells of itself. It is started by the first who asks.
+    fn real(&mut self) -> Result<&Map<String, Value>> {
+        if self.real.is_none() {
+            needs::programs()?;
+            engine::needs()?;
+            let (name, packages, variable, program) = python::OPENSANDBOX;
+            let mut command = Command::new(Profile::Dev.folder().join("opensandbox-real"));
+            command.env(variable, python::environment(name, packages)?.join(program));
+            command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+            let (real, told) = Running::start(&mut command)?;
+            self.real = Some((real, serde_json::from_str(&told).context("the real server told no settings")?));
+        }
+        Ok(&self.real.as_ref().expect("it was started just now").1)
+    }
+
+    /// Ends it. The real server fails when anything of a sandbox is left.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.real.take().map_or(Ok(()), |(mut real, _)| real.end())
+    }
 }
 
 fn docker() -> Result<Backend> {
@@ -57,7 +101,7 @@ fn docker() -> Result<Backend> {
         config: json!({ "host": address, "use_docker_config": false }),
         spec: json!({ "image": "sandbox-test/busybox:1" }),
         environment: vec![(engine::VARIABLE, address.into())],
-        variant_variable: Some("SANDBOX_TEST_VARIANT"),
+        variant_variable: Some(VARIANT),
         _engine: Some(engine),
         ..Backend::default()
     })
@@ -132,6 +176,7 @@ fn opensandbox() -> Result<Backend> {
             "operations": { "native": "required" },
         }),
         environment: vec![("OPENSANDBOX_EXECD", execd.into())],
+        variant_variable: Some(VARIANT),
         _double: Some(double),
         ..Backend::default()
     })
@@ -158,12 +203,21 @@ impl Running {
             address => Ok((running, address.to_owned())),
         }
     }
+
+    /// Ends it, and says whether that went well.
+    fn end(&mut self) -> Result<()> {
+        drop(self.input.take());
+        match self.child.wait().context("a double was lost")? {
+            status if status.success() => Ok(()),
+            status => bail!("a double ended badly, see above: {status}"),
+        }
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.input.take());
-        let _ = self.child.wait();
+        // Whoever wants to know how it ended has ended it.
+        let _ = self.end();
     }
 }
 

@@ -55,6 +55,11 @@ pub(crate) struct Started {
     address: String,
 }
 
+/// Makes sure that an engine can be started.
+pub(crate) fn needs() -> Result<()> {
+    needs::install(NEEDS)
+}
+
 /// Runs a command with the engine.
 pub(crate) fn with_engine(words: &[std::ffi::OsString]) -> Result<ExitCode> {
     let Some((program, arguments)) = words.split_first() else { bail!("no command after --") };
@@ -70,7 +75,7 @@ impl Engine {
         if let Ok(address) = env::var(VARIABLE) {
             return Ok(Self::Given(address));
         }
-        needs::install(NEEDS)?;
+        self::needs()?;
         if !needs::is_root() {
             bail!("the engine of the docker provider's tests needs root");
         }

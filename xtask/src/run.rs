@@ -112,6 +112,7 @@ fn fargate(write: bool) -> Result<ExitCode> {
 /// Runs the provider of OpenSandbox beside that of Docker: the real server, and both on its engine.
 fn opensandbox(write: bool) -> Result<ExitCode> {
     needs::programs()?;
+    engine::needs()?;
     let (name, packages, variable, program) = python::OPENSANDBOX;
     let mut run = cargo(["run", "--quiet", "--release", "--package", "sandbox-benches", "--bin", "bench-opensandbox"]);
     run.env(variable, python::environment(name, packages)?.join(program))

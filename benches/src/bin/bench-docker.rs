@@ -7,8 +7,8 @@ use std::{
 };
 
 use sandbox_benches::{
-    Cli, EngineApi, Goal, Place, Table, copy_file, exec, exec_many, fork_exec_many, many, median, millis, percentile,
-    resident_kib, settle,
+    Cli, EngineApi, Goal, Measured, Place, Table, copy_file, exec, exec_many, fork_exec_many, many, median, millis,
+    percentile, resident_kib, settle,
 };
 use sandbox_core::{SandboxProvider, SandboxSpec, from_json};
 use sandbox_provider_docker::DockerProvider;
@@ -112,37 +112,6 @@ async fn main() {
         provider.aclose().await.expect("it ends");
     }
     println!("{table}");
-}
-
-/// Times of one side, and how long all of them took.
-#[derive(Default)]
-struct Measured {
-    times: Vec<Duration>,
-    whole: Duration,
-}
-
-impl Measured {
-    fn add(&mut self, (times, whole): (Vec<Duration>, Duration)) {
-        self.times.extend(times);
-        self.whole += whole;
-    }
-
-    fn p50(&mut self) -> f64 {
-        median(&mut self.times).as_secs_f64()
-    }
-
-    fn p99(&mut self) -> f64 {
-        percentile(&mut self.times, 0.99).as_secs_f64()
-    }
-
-    fn per_s(&self) -> f64 {
-        self.times.len() as f64 / self.whole.as_secs_f64()
-    }
-
-    fn shown(&mut self) -> String {
-        let p99 = percentile(&mut self.times, 0.99);
-        format!("{}, p99 {}, {:.0}/s", millis(median(&mut self.times)), millis(p99), self.per_s())
-    }
 }
 
 async fn execs(sides: &Sides, effort: &Effort, table: &mut Table) {

@@ -33,7 +33,7 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 /// How long a client may take nothing.
 const WRITES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the client's own close is waited for.
+/// How long the client's own close is waited for, and that its last words have reached the session.
 const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// The close of a client whose session another one has taken.
@@ -97,7 +97,11 @@ impl Conversation {
         let inbound = listen(&mut source, &control, &replies);
         let has_ended = tokio::select! {
             told = outbound => told.is_ok(),
-            () = inbound => false,
+            () = inbound => {
+                // Behind what the client has said. One that is over needs it no more.
+                let _ = tokio::time::timeout(CLOSES_WITHIN, control.control(ControlRequest::Detach)).await;
+                false
+            }
         };
         if has_ended {
             let closed = async { while let Some(Ok(_)) = source.next().await {} };

@@ -42,21 +42,21 @@ fn signals_to_the_first_process_reach_the_command() {
 }
 
 #[test]
-fn an_image_holds_the_program_twice_and_nothing_else() {
+fn an_image_holds_the_program_and_a_link_to_it_by_its_other_name() {
     let output = Command::new(env!("CARGO_BIN_EXE_sandbox-execd")).arg("--image").output().unwrap();
     assert!(output.status.success());
     let own = std::fs::read(env!("CARGO_BIN_EXE_sandbox-execd")).unwrap();
     let mut archive = tar::Archive::new(&output.stdout[..]);
-    let mut names = Vec::new();
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        names.push(entry.path().unwrap().to_str().unwrap().to_owned());
-        assert_eq!(entry.header().mode().unwrap(), 0o755);
-        let mut contents = Vec::new();
-        entry.read_to_end(&mut contents).unwrap();
-        assert!(contents == own, "{names:?}");
-    }
-    assert_eq!(names, ["execd", "bootstrap.sh"]);
+    let mut entries = archive.entries().unwrap();
+    let mut program = entries.next().unwrap().unwrap();
+    assert_eq!((program.path().unwrap().to_str(), program.header().mode().unwrap()), (Some("execd"), 0o755));
+    let mut contents = Vec::new();
+    program.read_to_end(&mut contents).unwrap();
+    assert!(contents == own);
+    let link = entries.next().unwrap().unwrap();
+    let (name, target) = (link.path().unwrap(), link.link_name().unwrap().unwrap());
+    assert_eq!((name.to_str(), target.to_str()), (Some("bootstrap.sh"), Some("execd")));
+    assert!(entries.next().is_none());
 }
 
 #[tokio::test]

@@ -54,20 +54,12 @@ impl Frames {
     /// The next whole event; none until more bytes come.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Garbage> {
         loop {
-            // Line ends of either kind, on bytes: text of an event may hold what Unicode calls a line end.
-            let found = self.rest[self.searched..].windows(2).position(|pair| pair == b"\n\n");
-            let crlf = self.rest[self.searched..].windows(4).position(|four| four == b"\r\n\r\n");
-            let (end, gap) = match (found, crlf) {
-                (Some(at), Some(other)) if other < at => (self.searched + other, 4),
-                (Some(at), _) => (self.searched + at, 2),
-                (None, Some(other)) => (self.searched + other, 4),
-                (None, None) => {
-                    if self.rest.len() > FRAME_BYTES {
-                        return Err(Garbage("an event is longer than 32 MiB"));
-                    }
-                    self.searched = self.rest.len().saturating_sub(3);
-                    return Ok(None);
+            let Some((end, gap)) = end_of_first(&self.rest, self.searched) else {
+                if self.rest.len() > FRAME_BYTES {
+                    return Err(Garbage("an event is longer than 32 MiB"));
                 }
+                self.searched = self.rest.len().saturating_sub(3);
+                return Ok(None);
             };
             let frame = self.rest.split_to(end + gap);
             self.searched = 0;
@@ -80,6 +72,21 @@ impl Frames {
     /// Whether there are bytes that are no whole event.
     pub(crate) fn has_rest(&self) -> bool {
         self.rest.iter().any(|byte| !byte.is_ascii_whitespace())
+    }
+}
+
+/// Where the first event ends, and how long its empty line is. Line ends are of either kind, on bytes: text of an event may
+/// hold what Unicode calls a line end.
+fn end_of_first(bytes: &[u8], mut from: usize) -> Option<(usize, usize)> {
+    loop {
+        let at = from + bytes.get(from..)?.iter().position(|byte| *byte == b'\n')?;
+        if bytes.get(at + 1) == Some(&b'\n') {
+            return Some((at, 2));
+        }
+        if at > 0 && bytes[at - 1] == b'\r' && bytes.get(at + 1..at + 3) == Some(&b"\r\n"[..]) {
+            return Some((at - 1, 4));
+        }
+        from = at + 1;
     }
 }
 

@@ -1,13 +1,18 @@
 //! What the holder of a session can ask for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use sandbox_core::{
     Capability, ControlReply, ControlRequest, Result, SandboxError, SessionControl, async_trait, serde_json::json,
 };
-use std::sync::Arc;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::error::NAME;
@@ -18,14 +23,18 @@ const QUEUE: usize = 16;
 /// So much input goes in one message.
 const PIECE_BYTES: usize = 32 * 1024;
 
+/// How long a daemon may take to take what was written, and the end of the connection.
+pub(super) const LETS_GO_WITHIN: Duration = Duration::from_secs(5);
+
 /// Between the holder of a session and its task.
 #[derive(Debug)]
 pub(crate) struct Shared {
     orders: mpsc::Sender<Message>,
     pub(super) kill: Notify,
-    pub(super) detach: Notify,
+    /// Whether it is to be let go of. The stream may be dropped before its task looks: it is no reason to end the session
+    /// then.
+    detach: watch::Sender<bool>,
     is_over: AtomicBool,
-    is_detached: AtomicBool,
     is_terminal: bool,
 }
 
@@ -37,9 +46,7 @@ pub(crate) trait Detachable: Send + Sync + std::fmt::Debug {
 
 impl Detachable for Shared {
     fn detach(&self) {
-        // The stream may be dropped before its task looks: it is no reason to end the session then.
-        self.is_detached.store(true, Ordering::Release);
-        self.detach.notify_one();
+        self.detach.send_replace(true);
     }
 }
 
@@ -49,9 +56,8 @@ impl Shared {
         let shared = Self {
             orders,
             kill: Notify::new(),
-            detach: Notify::new(),
+            detach: watch::Sender::new(false),
             is_over: AtomicBool::new(false),
-            is_detached: AtomicBool::new(false),
             is_terminal,
         };
         (shared, receiver)
@@ -62,7 +68,20 @@ impl Shared {
     }
 
     pub(super) fn is_detached(&self) -> bool {
-        self.is_detached.load(Ordering::Acquire)
+        *self.detach.borrow()
+    }
+
+    /// Comes when it is to be let go of.
+    pub(super) async fn detached(&self) {
+        // It fails only when the other end is gone, and that is here.
+        let _ = self.detach.subscribe().wait_for(|detach| *detach).await;
+    }
+
+    /// Lets go of it, and comes back when all that was written has arrived.
+    async fn let_go(&self) {
+        Detachable::detach(self);
+        // A task that is busy with a broken connection sees it later.
+        let _ = tokio::time::timeout(LETS_GO_WITHIN, self.orders.closed()).await;
     }
 
     fn check(&self) -> Result<()> {
@@ -120,7 +139,7 @@ impl SessionControl for Control {
                 self.0.send(Message::text(text)).await?;
             }
             ControlRequest::Kill => self.0.kill.notify_one(),
-            ControlRequest::Detach => Detachable::detach(&*self.0),
+            ControlRequest::Detach => self.0.let_go().await,
             _ => return Err(SandboxError::unsupported_control(NAME, Some(Capability::Pty))),
         }
         Ok(ControlReply::default())

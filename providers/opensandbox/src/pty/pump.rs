@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_tungstenite::tungstenite::{Message, protocol::frame::coding::CloseCode};
 
 use super::{
-    control::{Shared as SessionShared, resize},
+    control::{LETS_GO_WITHIN, Shared as SessionShared, resize},
     socket::{Attach, Connected, dial},
 };
 use crate::{error::NAME, shared::Shared, websocket::Socket};
@@ -20,6 +20,9 @@ const SILENT_FOR: Duration = Duration::from_secs(75);
 
 /// So many sockets in a row may break without a byte.
 const QUIET_SOCKETS: u32 = 3;
+
+/// What a daemon answers when it has done all that it was told before.
+const PING: &str = r#"{"type":"ping"}"#;
 
 /// The close codes of the daemon.
 const TAKEN_OVER: u16 = 4001;
@@ -69,13 +72,13 @@ impl Pump {
                 }
                 End::Detached => {
                     self.session.end();
-                    let _ = socket.close(None).await;
+                    self.let_go(&mut socket).await;
                     sink.fail(SandboxError::pty("the terminal session was detached").with_provider(NAME)).await;
                     return;
                 }
                 End::Dropped => {
                     self.session.end();
-                    let _ = tokio::time::timeout(Duration::from_secs(5), socket.close(None)).await;
+                    self.let_go(&mut socket).await;
                     if self.is_owned && !self.session.is_detached() {
                         self.delete().await;
                     }
@@ -96,6 +99,33 @@ impl Pump {
                 },
             }
         }
+    }
+
+    /// Ends the connection to a session, behind all that was written to it.
+    async fn let_go(&mut self, socket: &mut Socket) {
+        let is_left = !self.is_owned || self.session.is_detached();
+        let rest = async {
+            while let Ok(order) = self.orders.try_recv() {
+                socket.send(order).await?;
+            }
+            if is_left {
+                // Its answer comes when all before it has arrived, whatever is in between. Output that comes until then is
+                // for whoever attaches next.
+                socket.send(Message::text(PING)).await?;
+                while let Some(message) = socket.next().await {
+                    if let Message::Text(text) = message?
+                        && is_pong(&text)
+                    {
+                        break;
+                    }
+                }
+            }
+            socket.close(None).await
+        };
+        // A daemon that takes nothing has lost the connection anyway.
+        let _ = tokio::time::timeout(LETS_GO_WITHIN, rest).await;
+        // Whoever has asked for it waits for this.
+        self.orders.close();
     }
 
     /// Connects again after a break.
@@ -135,7 +165,7 @@ impl Pump {
                     self.delete().await;
                     return End::Exit(ExecExit::new(ExecOutcome::Signalled(9)));
                 }
-                () = self.session.detach.notified() => return End::Detached,
+                () = self.session.detached() => return End::Detached,
                 () = sink.closed() => return End::Dropped,
                 () = tokio::time::sleep_until(heard + SILENT_FOR) => return End::Broken,
             }
@@ -179,7 +209,7 @@ impl Pump {
                 };
                 let replay = rest.slice(8..);
                 if offset > self.received {
-                    sink.send(PtyEvent::Gap(offset - self.received)).await;
+                    self.give(PtyEvent::Gap(offset - self.received), sink).await;
                     self.received = offset;
                 }
                 let known = usize::try_from(self.received - offset).unwrap_or(usize::MAX).min(replay.len());
@@ -187,7 +217,7 @@ impl Pump {
                 self.received += fresh.len() as u64;
                 if !fresh.is_empty() {
                     self.quiet_sockets = 0;
-                    sink.send(PtyEvent::Output(fresh)).await;
+                    self.give(PtyEvent::Output(fresh), sink).await;
                 }
                 return;
             }
@@ -195,7 +225,15 @@ impl Pump {
         };
         self.received += rest.len() as u64;
         self.quiet_sockets = 0;
-        sink.send(event).await;
+        self.give(event, sink).await;
+    }
+
+    /// Hands an event over, unless the holder has let go of the session: it does not take it then.
+    async fn give(&self, event: PtyEvent, sink: &SessionSink<PtyEvent>) {
+        tokio::select! {
+            _ = sink.send(event) => {}
+            () = self.session.detached() => {}
+        }
     }
 
     async fn words(&mut self, value: &Value, socket: &mut Socket) -> Option<End> {
@@ -239,4 +277,8 @@ impl Pump {
             daemon.delete_pty(&self.attach.session_id).await;
         }
     }
+}
+
+fn is_pong(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok_and(|value| value["type"] == "pong")
 }

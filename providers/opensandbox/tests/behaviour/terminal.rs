@@ -66,6 +66,30 @@ async fn a_session_goes_on_without_its_client_and_its_output_is_replayed() {
 }
 
 #[tokio::test]
+async fn what_was_written_before_a_session_was_let_go_of_reaches_it() {
+    for native in ["off", "required"] {
+        written_and_let_go_of(World::new(json!({ "operations": { "native": native } })).await).await;
+    }
+}
+
+async fn written_and_let_go_of(world: World) {
+    let handle = world.sandbox().await;
+    let attach = world.provider.as_pty_attach().unwrap();
+    let from_start = AttachOptions { takeover: true, since: Some(0) };
+    // Which of the two the session's task sees first is a matter of luck.
+    for _ in 0..8 {
+        let (id, mut stream) = open(&world, &handle, "echo up; read x; echo \"got $x\"; read y").await;
+        read_until(&mut stream, "up").await;
+        soon(stream.write("one\n")).await.unwrap();
+        soon(stream.detach()).await.unwrap();
+        let mut again = soon(attach.attach_pty(&handle, id, from_start)).await.unwrap();
+        read_until(&mut again, "got one").await;
+        soon(again.control().control(ControlRequest::Kill)).await.unwrap();
+    }
+    world.control.end().await;
+}
+
+#[tokio::test]
 async fn environment_and_folder_reach_a_session_and_it_goes_with_its_stream() {
     let world = World::new(json!({})).await;
     let handle = world.sandbox().await;

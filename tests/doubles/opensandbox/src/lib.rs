@@ -16,6 +16,7 @@ mod control;
 mod execd;
 mod fault;
 mod http;
+mod image;
 mod program;
 mod proxy;
 mod real;

@@ -7,15 +7,18 @@
 use std::{
     env, fs, io,
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use crate::{execd::new_id, program::execd_program};
+use crate::{
+    execd::new_id,
+    image::{self, run},
+    program::execd_program,
+};
 
-/// The image of sandboxes: busybox and nothing else.
+/// The image of sandboxes: busybox, and a few programs of this machine.
 pub const BASE_IMAGE: &str = "opensandbox-double/base:local";
 
 const EXECD_IMAGE: &str = "opensandbox-double/execd:local";
@@ -52,18 +55,6 @@ fn server_program() -> io::Result<PathBuf> {
         return Ok(program);
     }
     Err(io::Error::other(format!("{} is missing: run cargo xtask needs", program.display())))
-}
-
-/// Runs a program, which must succeed, and gives its output.
-fn run(command: &mut Command) -> io::Result<String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| {
-        io::Error::other(format!("{}: {error}: run cargo xtask needs", command.get_program().to_string_lossy()))
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(io::Error::other(format!("{} failed: {words}", command.get_program().to_string_lossy())))
 }
 
 fn wait(what: &str, log: &Path, mut is_there: impl FnMut() -> bool) -> io::Result<()> {
@@ -132,7 +123,11 @@ impl RealServer {
         let (path, out, err) = self.log("engine.log")?;
         let mut engine = Command::new("dockerd");
         engine.args(["--host", &self.socket(), "--bridge", &bridge]);
-        engine.args(["--iptables=false", "--ip6tables=false", "--ip-masq=false"]);
+        // Nothing of the machine's own is set: others may be testing with it.
+        engine.args(["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false"]);
+        // It starts itself anew for most of what it does, half a dozen times for each sandbox; most of that time goes into the
+        // collection of garbage, of which there is little.
+        engine.args(["--log-level", "warn"]).env("GOGC", "off").env("GOMEMLIMIT", "256MiB");
         for (flag, name) in [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "engine.pid")] {
             engine.arg(flag).arg(self.folder.join(name));
         }
@@ -158,18 +153,7 @@ impl RealServer {
         run(self.docker().args(["import", "--change", "ENTRYPOINT [\"/execd\"]"]).arg(&archive).arg(EXECD_IMAGE))?;
         fs::remove_file(archive)?;
         let base = self.folder.join("image-base");
-        for name in ["bin", "etc", "root", "proc", "dev", "sys", "tmp", "var/tmp", "run"] {
-            fs::create_dir_all(base.join(name))?;
-        }
-        fs::set_permissions(base.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        fs::write(base.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nworker:x:1500:1500:w:/tmp:/bin/sh\n")?;
-        fs::write(base.join("etc/group"), "root:x:0:\nworker:x:1500:\n")?;
-        let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
-        let busybox = busybox.ok_or(io::Error::other("busybox is missing: run cargo xtask needs"))?;
-        fs::copy(busybox, base.join("bin/busybox"))?;
-        for applet in run(Command::new(busybox).arg("--list"))?.lines().filter(|name| *name != "busybox") {
-            std::os::unix::fs::symlink("busybox", base.join("bin").join(applet))?;
-        }
+        image::make(&base)?;
         self.import(&base, "ENV PATH=/usr/local/bin:/usr/bin:/bin", BASE_IMAGE)
     }
 
@@ -178,7 +162,8 @@ impl RealServer {
         self.address = format!("127.0.0.1:{port}");
         let config = self.folder.join("server.toml");
         let text = format!(
-            "[server]\nhost = \"127.0.0.1\"\nport = {port}\napi_key = \"{}\"\n\
+            "[log]\nlevel = \"WARNING\"\n\
+             [server]\nhost = \"127.0.0.1\"\nport = {port}\napi_key = \"{}\"\n\
              [runtime]\ntype = \"docker\"\nexecd_image = \"{EXECD_IMAGE}\"\n\
              [docker]\nnetwork_mode = \"bridge\"\npublish_host = \"127.0.0.1\"\n\
              [store]\ntype = \"sqlite\"\npath = \"{}\"\n\
@@ -196,17 +181,23 @@ impl RealServer {
         wait("opensandbox-server", &path, || std::net::TcpStream::connect(&address).is_ok())
     }
 
+    /// A Python that has the official client, which is installed beside the server.
+    ///
+    /// # Errors
+    /// That it is missing.
+    pub fn client() -> io::Result<PathBuf> {
+        Ok(server_program()?.with_file_name("python"))
+    }
+
     /// Has the official client drive the server and our daemon, through the server or directly.
     ///
     /// # Errors
     /// What it said where it found anything wrong.
     pub fn drive(&self, use_server_proxy: bool) -> io::Result<()> {
-        // The client is installed beside the server.
-        let python = server_program()?.with_file_name("python");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("official_sdk.py");
         let way = if use_server_proxy { "proxy" } else { "direct" };
         let (path, out, err) = self.log(&format!("client-{way}.log"))?;
-        let mut client = Command::new(python);
+        let mut client = Command::new(Self::client()?);
         client.arg(script).args([self.address.as_str(), self.key.as_str(), BASE_IMAGE, way]);
         let mut client = client.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
         let end = Instant::now() + CLIENT_WITHIN;
