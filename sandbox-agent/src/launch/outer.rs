@@ -54,14 +54,14 @@ fn finish(started: Started, status: &OwnedFd) -> i32 {
         return FAILED;
     }
     let code = if outlives_parent {
-        crate::serve::trim_memory();
+        crate::serve::release_unused();
         // Dropped without that word, everything goes.
         if !keeper::is_committed(status) {
             return FAILED;
         }
         process.reap()
     } else if let Some(parent) = parent {
-        crate::serve::trim_memory();
+        crate::serve::release_unused();
         parent.keep(process.pidfd.as_fd());
         process.reap()
     } else {
@@ -76,7 +76,8 @@ fn finish(started: Started, status: &OwnedFd) -> i32 {
 }
 
 fn launch(config: OwnedFd, socket: OwnedFd, ahead: bool, parent: Parent) -> Result<Started, LaunchError> {
-    let mut input = BufReader::new(File::from(config).take(CONFIG_MAX + 1));
+    // Small: a copy of it stays in PID 1.
+    let mut input = BufReader::with_capacity(512, File::from(config).take(CONFIG_MAX + 1));
     let ahead = if ahead { make_ahead(&mut input, &socket)? } else { None };
     let config = read_config(&mut input)?;
     let parent = config.die_with_parent.map(|pid| parent.named(pid)).transpose()?;

@@ -47,4 +47,4 @@ pub(crate) use early::Early;
 pub(crate) use launched::run_launched;
 pub use local::LocalAgent;
 pub use run::{run, run_behind};
-pub(crate) use sys::trim_memory;
+pub(crate) use sys::release_unused;

@@ -78,12 +78,32 @@ pub(super) fn save_memory() {
 
 /// Gives back what an idle process does not need: free memory, and mapped code.
 pub(super) fn release_memory() {
-    trim_memory();
+    release_unused();
     forget_code();
 }
 
+/// Gives back what nothing is in: free memory, and what of the main thread's stack was used before and is not now.
+pub(crate) fn release_unused() {
+    trim_memory();
+    forget_stack();
+}
+
+/// Called on the main thread.
+fn forget_stack() {
+    /// Larger than what any call from here on, or a signal's handler, may take. Nothing else is mapped so close below a
+    /// stack as the rest: the kernel keeps a mebibyte free.
+    const IN_USE: usize = 8 * 1024;
+    const PAGE: usize = 4096;
+    let here = 0u8;
+    let end = (&raw const here as usize - IN_USE) & !(PAGE - 1);
+    let start = end - 256 * 1024;
+    // SAFETY: below the stack pointer nothing is alive; what is dropped reads as zero when the stack gets there again.
+    // Where the stack ends before, the call fails behind it and has done its work.
+    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+}
+
 /// Gives back memory that is free.
-pub(crate) fn trim_memory() {
+pub(super) fn trim_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a plain number.
     unsafe {
