@@ -23,6 +23,9 @@ const SILENT_FOR: Duration = Duration::from_secs(45);
 /// How much later than its limit a command may end.
 const LATE: Duration = Duration::from_secs(15);
 
+/// How long a command's end waits for that of the answer it came in.
+const ENDS_WITHIN: Duration = Duration::from_millis(20);
+
 /// The connection is free for another call when the answer has ended; so long it is waited for.
 const DRAIN_WITHIN: Duration = Duration::from_millis(200);
 
@@ -80,6 +83,15 @@ struct Running {
     last_output: Instant,
 }
 
+/// Reads an answer to its end, which is near: then its connection is there for the command that comes next. One that takes
+/// its time is not waited for.
+async fn end(mut response: Response) {
+    let mut rest = Box::pin(async move { while let Ok(Some(_)) = response.chunk().await {} });
+    if tokio::time::timeout(ENDS_WITHIN, &mut rest).await.is_err() {
+        tokio::spawn(tokio::time::timeout(DRAIN_WITHIN, rest));
+    }
+}
+
 enum Step {
     Chunk(Bytes),
     End(&'static str),
@@ -95,9 +107,7 @@ impl Running {
                 match self.frames.next() {
                     Ok(Some(frame)) => {
                         if let Some(exit) = self.take(frame, sink).await? {
-                            tokio::spawn(tokio::time::timeout(DRAIN_WITHIN, async move {
-                                while let Ok(Some(_)) = response.chunk().await {}
-                            }));
+                            end(response).await;
                             return Ok(Some(exit));
                         }
                     }
