@@ -24,7 +24,7 @@ const SILENT_FOR: Duration = Duration::from_secs(45);
 const LATE: Duration = Duration::from_secs(15);
 
 /// How long a command's end waits for that of the answer it came in.
-const ENDS_WITHIN: Duration = Duration::from_millis(20);
+const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
 /// The connection is free for another call when the answer has ended; so long it is waited for.
 const DRAIN_WITHIN: Duration = Duration::from_millis(200);
