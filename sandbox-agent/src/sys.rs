@@ -147,8 +147,9 @@ pub(crate) fn hide_path() {
     let length = unsafe { CStr::from_ptr(name) }.to_bytes().len();
     let shown = b"sandbox-agent";
     for at in 0..length {
+        let place = name.wrapping_add(at);
         // SAFETY: below the string's length; nobody else refers to its bytes, which std copies when they are asked for.
-        unsafe { name.add(at).write(shown.get(at).map_or(0, |byte| *byte as c_char)) };
+        unsafe { place.write(shown.get(at).map_or(0, |byte| *byte as c_char)) };
     }
 }
 
