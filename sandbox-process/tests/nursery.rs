@@ -45,6 +45,7 @@ async fn supervisors_serve_again_and_those_beyond_some_end() {
     let (command, mark) = marked("setsid sleep 300 & echo up; sleep 300");
     let mut process = set.spawn(command, Limits::new()).await.expect("starts");
     assert!(matches!(process.next_event().await, Some(Event::Stdout(_))));
+    eventually("all of it runs", || mark.alive() == 3).await;
     set.rest();
     assert_eq!(mark.alive(), 3, "rest is for a set that is empty");
     process.controller().kill_tree();

@@ -7,7 +7,12 @@ mod order;
 mod outcome;
 mod table;
 
-use std::{fs::File, io::Read, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io::Read,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hyper::{StatusCode, header::HeaderValue};
 use sandbox_core::{ControlRequest, ErrorKind, ExecEvent, ExecExit, ExecStream, SandboxError, SessionControl};
@@ -32,6 +37,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How long SIGTERM has before SIGKILL when a command is interrupted.
 const INTERRUPT_GRACE_S: f64 = 3.0;
+
+/// How long a command that is interrupted may take to start, and how often it is looked whether it has.
+const STARTS_WITHIN: Duration = Duration::from_secs(2);
+const STARTS_PAUSE: Duration = Duration::from_millis(2);
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -190,11 +199,19 @@ impl Execd {
             return Err(not_running());
         }
         let first = if query.get("now").is_some() { SIGKILL } else { SIGTERM };
-        match self.signal(&id, first).await {
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidState | ErrorKind::NotFound) => {
-                return Err(not_running());
+        let deadline = Instant::now() + STARTS_WITHIN;
+        let is_known = || self.commands.get(&id).is_some_and(|command| command.end().is_none());
+        loop {
+            match self.signal(&id, first).await {
+                // A command is known a moment before it runs.
+                Err(error) if error.kind() == ErrorKind::InvalidState && is_known() && Instant::now() < deadline => {
+                    tokio::time::sleep(STARTS_PAUSE).await;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidState | ErrorKind::NotFound) => {
+                    return Err(not_running());
+                }
+                sent => break sent?,
             }
-            sent => sent?,
         }
         if first == SIGTERM {
             let execd = self.clone();

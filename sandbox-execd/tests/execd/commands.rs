@@ -69,10 +69,21 @@ async fn a_time_limit_ends_the_whole_tree() {
 }
 
 #[tokio::test]
+async fn a_command_that_was_just_submitted_can_be_interrupted() {
+    let daemon = Daemon::start();
+    for _ in 0..20 {
+        let submitted = daemon.post("/command", json!({ "command": "exec sleep 1000", "background": true })).await;
+        let id = submitted.events()[0]["text"].as_str().unwrap().to_owned();
+        let answer = daemon.call("DELETE", &format!("/command?id={id}"), "").await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn a_command_in_the_background_is_read_from_any_byte_and_can_be_interrupted() {
     let daemon = Daemon::start();
     // More than is kept in memory.
-    let script = "head -c 100000 /dev/zero | tr '\\0' x; printf e >&2; exec sleep 1000";
+    let script = "head -c 100000 /dev/zero | tr '\\0' x; sleep 0.3; printf e >&2; exec sleep 1000";
     let events = daemon.post("/command", json!({ "command": script, "background": true })).await.events();
     assert_eq!(events.last().unwrap()["type"], "execution_complete");
     let id = events[0]["text"].as_str().unwrap().to_owned();
