@@ -23,13 +23,46 @@ fn check(result: c_long) -> Result<c_long, Errno> {
     if result < 0 { Err(errno()) } else { Ok(result) }
 }
 
-/// Forks into new namespaces (`CLONE_NEW*` flags). The process must have one thread.
-pub(crate) fn fork_into(namespaces: c_int) -> Result<Forked, Errno> {
-    let flags = c_long::from(namespaces | libc::SIGCHLD);
-    let none: c_long = 0;
-    // SAFETY: without CLONE_VM and with a null stack this is fork: the child continues on its copy of this stack.
-    // The launcher has one thread, so no lock is held by a thread that the child lacks.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) };
+/// Not in every version of libc with the type that it needs.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// What `clone3` is told (`struct clone_args` of the kernel's first version with a cgroup).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Forks into new namespaces (`CLONE_NEW*` flags), and into the v2 cgroup with this folder. The process must have one
+/// thread.
+pub(crate) fn fork_into(namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Forked, Errno> {
+    let pid = if let Some(folder) = cgroup {
+        let arguments = CloneArguments {
+            flags: namespaces as u64 | CLONE_INTO_CGROUP,
+            exit_signal: libc::SIGCHLD as u64,
+            cgroup: folder.as_raw_fd() as u64,
+            ..CloneArguments::default()
+        };
+        // SAFETY: without CLONE_VM and with a null stack this is fork: the child continues on its copy of this stack. The
+        // kernel reads `arguments`, which has the size that is given. One thread: no lock is held by another.
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) }
+    } else {
+        let flags = c_long::from(namespaces | libc::SIGCHLD);
+        let none: c_long = 0;
+        // SAFETY: without CLONE_VM and with a null stack this is fork: the child continues on its copy of this stack.
+        // The launcher has one thread, so no lock is held by a thread that the child lacks.
+        unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) }
+    };
     Ok(Pid::from_raw(check(pid)? as i32).map_or(Forked::Child, Forked::Parent))
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn create(shared: &Shared, spec: SandboxSpec) -> Result<Unclaimed> {
         volumes: Vec::new(),
         networks: Vec::new(),
         hosts: Default::default(),
+        token: None,
     };
     made.record = true;
     records.write(&record).map_err(as_create)?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sandbox_agent_client::{Life, boot_id, life};
-use sandbox_core::{Owner, SandboxHandle, SandboxIdentity, SandboxRecord, SandboxStatus, serde_json::json};
+use sandbox_core::{Owner, SandboxHandle, SandboxIdentity, SandboxRecord, SandboxStatus, Secret, serde_json::json};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -53,6 +53,9 @@ pub(crate) struct Record {
     /// Names that resolve inside, as the caller has set them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) hosts: BTreeMap<String, String>,
+    /// What the agent of an isolated sandbox wants to be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<Secret>,
     /// The ports that it declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<u16>,
@@ -188,6 +191,7 @@ pub(crate) mod tests {
             volumes: Vec::new(),
             networks: Vec::new(),
             hosts: Default::default(),
+            token: None,
         }
     }
 

@@ -22,6 +22,9 @@ const FOLDER: &str = ".records";
 const SUFFIX: &str = ".json";
 const UNFINISHED_SUFFIX: &str = ".tmp";
 
+/// A record that has grown beyond this many bytes is written anew, without what it was before.
+const LENGTH_MAX: u64 = 64 * 1024;
+
 /// After so long a record that was not finished never will be.
 const UNFINISHED_FOR: Duration = Duration::from_secs(3600);
 
@@ -47,15 +50,19 @@ impl Records {
 
     /// Writes a record in one step. The root is there.
     pub(crate) fn write(&self, record: &Record) -> Result<()> {
-        let text = serde_json::to_vec(record)
-            .map_err(|error| SandboxError::internal(format!("the record of a sandbox: {error}")))?;
+        let text = line(record)?;
         let id = &record.id;
         if record.lasting.is_none() {
-            match DirBuilder::new().mode(0o700).create(&self.folder) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-                _ => {}
-            }
-            return replace(&self.folder.join(unfinished(id)), &self.path(id), &text);
+            let (unfinished, path) = (self.folder.join(unfinished(id)), self.path(id));
+            return match put(&unfinished, &text) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match DirBuilder::new().mode(0o700).create(&self.folder) {
+                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+                        _ => replace(&unfinished, &path, &text),
+                    }
+                }
+                written => finish(&unfinished, &path, written),
+            };
         }
         if let Some(folder) = self.state.folder(id).filter(|folder| folder.is_dir()) {
             return replace(&folder.join(unfinished(DESCRIPTOR)), &folder.join(DESCRIPTOR), &text);
@@ -76,12 +83,20 @@ impl Records {
     /// # Errors
     /// `NotFound` when the sandbox was removed meanwhile.
     pub(crate) fn rewrite(&self, record: &Record) -> Result<()> {
-        match record.lasting {
+        let id = &record.id;
+        if record.lasting.is_some() {
             // Its folder is not made again.
-            Some(_) if self.state.folder(&record.id).is_none_or(|folder| !folder.is_dir()) => {
-                Err(SandboxError::not_found(format!("sandbox {} is gone", record.id)))
+            if self.state.folder(id).is_none_or(|folder| !folder.is_dir()) {
+                return Err(gone(id));
             }
-            _ => self.write(record),
+            return self.write(record);
+        }
+        let path = self.path(id);
+        match append(&path, &line(record)?) {
+            Ok(length) if length > LENGTH_MAX => self.write(record),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(gone(id)),
+            Err(error) => Err(failed(error)),
         }
     }
 
@@ -113,7 +128,7 @@ impl Records {
             return Ok(None);
         };
         let unreadable = |_| SandboxError::internal(format!("what is written down of sandbox {id} cannot be read"));
-        let value: Value = serde_json::from_slice(&text).map_err(unreadable)?;
+        let value: Value = serde_json::from_slice(newest(&text)).map_err(unreadable)?;
         check_version(value.pointer("/lasting/version"))?;
         let record: Record = serde_json::from_value(value).map_err(unreadable)?;
         Ok(Some(record).filter(|record| record.id == id))
@@ -183,14 +198,47 @@ fn is_abandoned(name: &str, path: &Path) -> bool {
     pid.is_some_and(|pid| start_time(pid).is_none()) || age.is_some_and(|age| age > UNFINISHED_FOR)
 }
 
+fn gone(id: &str) -> SandboxError {
+    SandboxError::not_found(format!("sandbox {id} is gone"))
+}
+
+/// A record as it is written.
+fn line(record: &Record) -> Result<Vec<u8>> {
+    let text = serde_json::to_vec(record);
+    let mut text = text.map_err(|error| SandboxError::internal(format!("the record of a sandbox: {error}")))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// The last line that was written whole.
+fn newest(text: &[u8]) -> &[u8] {
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(text, |end| &text[..end]);
+    whole.rsplit(|byte| *byte == b'\n').next().unwrap_or(whole)
+}
+
 fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     options.open(path)?.write_all(text)
 }
 
+/// Writes a line behind those that are there: a file that is made anew costs ten times as much. Returns the new length.
+fn append(path: &Path, line: &[u8]) -> io::Result<u64> {
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    let before = file.metadata()?.len();
+    file.write_all(line).inspect_err(|_| {
+        // The reason to fail is told. Half a line at the end would spoil the next one.
+        let _ = file.set_len(before);
+    })?;
+    Ok(before + line.len() as u64)
+}
+
 fn replace(unfinished: &Path, path: &Path, text: &[u8]) -> Result<()> {
-    put(unfinished, text).and_then(|()| std::fs::rename(unfinished, path)).map_err(|error| {
+    finish(unfinished, path, put(unfinished, text))
+}
+
+fn finish(unfinished: &Path, path: &Path, written: io::Result<()>) -> Result<()> {
+    written.and_then(|()| std::fs::rename(unfinished, path)).map_err(|error| {
         // The reason to fail is told; a leftover is swept.
         let _ = std::fs::remove_file(unfinished);
         failed(error)
@@ -245,6 +293,37 @@ mod tests {
             records.remove(&written.id).unwrap();
             assert!(records.read(&written.id).is_none());
         }
+    }
+
+    #[test]
+    fn what_is_written_again_counts_and_half_a_line_does_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = records(&temp);
+        let mut written = record(Owner::Lease, None);
+        let id = written.id.clone();
+        assert_eq!(records.rewrite(&written).unwrap_err().kind(), ErrorKind::NotFound);
+        records.write(&written).unwrap();
+        let path = records.path(&id);
+        let name = || records.find(&id).unwrap().and_then(|record| record.name);
+        for number in 0..1000 {
+            written.name = Some(format!("name {number}"));
+            records.rewrite(&written).unwrap();
+            assert_eq!(name(), written.name);
+            assert!(std::fs::metadata(&path).unwrap().len() <= super::LENGTH_MAX + 1024);
+        }
+        let whole = std::fs::read(&path).unwrap();
+        written.name = Some("later".to_owned());
+        records.rewrite(&written).unwrap();
+        let later = std::fs::read(&path).unwrap();
+        for end in whole.len()..later.len() {
+            std::fs::write(&path, &later[..end]).unwrap();
+            assert_eq!(name().as_deref(), Some("name 999"), "{end} of {}", later.len());
+        }
+        std::fs::write(&path, &later).unwrap();
+        assert_eq!(name().as_deref(), Some("later"));
+        records.remove(&id).unwrap();
+        assert_eq!(records.rewrite(&written).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(!path.exists());
     }
 
     #[test]

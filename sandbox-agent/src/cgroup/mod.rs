@@ -1,6 +1,7 @@
 //! Limits and figures of a whole sandbox, by cgroup v2 or v1, whichever the host lets this process write.
 
 mod claim;
+mod entrance;
 mod error;
 mod files;
 mod limits;
@@ -17,6 +18,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use claim::Claim;
+pub(crate) use entrance::Entrance;
 pub use error::{CgroupError, CgroupErrorKind};
 pub use limits::{Limit, Limits};
 pub(crate) use place::Places;
@@ -111,12 +113,15 @@ impl Cgroup {
         }
     }
 
-    /// Moves a process (all its threads) into the cgroup; what it starts from then on is in it too.
+    /// The way in, for a process that is to be forked.
     ///
     /// # Errors
-    /// `System` with the file that could not be written.
-    pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
-        self.folders.values().try_for_each(|folder| files::write(folder, "cgroup.procs", &pid.to_string()))
+    /// `System` with the file that could not be opened.
+    pub(crate) fn entrance(&self) -> Result<Entrance, CgroupError> {
+        match self.version {
+            Version::V2 => v2::entrance(self),
+            Version::V1 => v1::entrance(self),
+        }
     }
 
     /// Reads the figures.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::place::Places;
-use super::{Cgroup, CgroupError, CgroupErrorKind, Claim, Limit, Limits, Metrics, Version, files, kill_each, settle};
+use super::{
+    Cgroup, CgroupError, CgroupErrorKind, Claim, Entrance, Limit, Limits, Metrics, Version, files, kill_each, settle,
+};
 
 const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 const CPU_PERIOD_USEC: u64 = 100_000;
@@ -52,6 +54,13 @@ pub(super) fn set_limits(cgroup: &Cgroup, limits: &Limits) -> Result<(), CgroupE
         files::write(folder, "cpu.cfs_quota_us", &(millis * CPU_PERIOD_USEC / 1000).to_string())?;
     }
     Ok(())
+}
+
+/// `cgroup.procs` is for whole processes.
+pub(super) fn entrance(cgroup: &Cgroup) -> Result<Entrance, CgroupError> {
+    let mut entrance = Entrance::default();
+    cgroup.folders().try_for_each(|folder| entrance.add(folder, "tasks"))?;
+    Ok(entrance)
 }
 
 pub(super) fn metrics(cgroup: &Cgroup) -> Metrics {

@@ -1,10 +1,11 @@
 //! One folder for all controllers.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::place::Places;
-use super::{Cgroup, CgroupError, Claim, Limit, Limits, Metrics, Version, files, settle};
+use super::{Cgroup, CgroupError, Claim, Entrance, Limit, Limits, Metrics, Version, files, settle};
 
 const CPU_PERIOD_USEC: u64 = 100_000;
 
@@ -90,6 +91,14 @@ pub(super) fn set_limits(cgroup: &Cgroup, limits: &Limits) -> Result<(), CgroupE
     Ok(())
 }
 
+pub(super) fn entrance(cgroup: &Cgroup) -> Result<Entrance, CgroupError> {
+    let folder = folder(cgroup)?;
+    let mut entrance = Entrance::default();
+    entrance.add(folder, "cgroup.procs")?;
+    entrance.folder = Some(fs::File::open(folder).map_err(|error| CgroupError::system(folder, &error))?.into());
+    Ok(entrance)
+}
+
 pub(super) fn metrics(cgroup: &Cgroup) -> Metrics {
     let Ok(folder) = folder(cgroup) else { return Metrics::default() };
     Metrics {
@@ -118,7 +127,6 @@ pub(super) fn kill(cgroup: &Cgroup) -> Result<(), CgroupError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn delegated(controllers: &str, handed_down: &str, processes: &str) -> (tempfile::TempDir, Places) {
         let root = tempfile::tempdir().unwrap();

@@ -7,9 +7,11 @@ use rustix::thread::{Gid, Uid};
 
 use super::ids::Plan;
 use super::message::{Built, Line, Message};
+use super::outer::from_cgroup;
 use super::program;
 use super::root::{Entered, View};
 use super::sources::Sources;
+use crate::cgroup::Entrance;
 use crate::config::{Basis, LaunchConfig, Network};
 use crate::error::{Context, LaunchError, Stage};
 use crate::hardening::{self, CommandRestrictions, LANDLOCK_SCOPES};
@@ -25,6 +27,8 @@ pub(super) struct Work {
     pub(super) plan: Plan,
     pub(super) socket: OwnedFd,
     pub(super) line: Line,
+    /// What it has still to enter of its cgroup.
+    pub(super) entrance: Entrance,
 }
 
 /// How far the new root is when the configuration comes.
@@ -42,14 +46,14 @@ struct Ready {
 
 /// Builds the sandbox around this process, and is its PID 1. Ends the process.
 pub(super) fn run(work: Work) -> ! {
-    let Work { basis, plan, socket, line } = work;
+    let Work { basis, plan, socket, line, entrance } = work;
     // exit runs no destructors: what the outer half owns is not this copy's to clean up.
     let failed = |line: &Line, error: LaunchError| -> ! {
         // If nobody listens any more, nobody needs to know.
         let _ = line.send(&Message::Failed(error));
         std::process::exit(FAILED)
     };
-    let Ready { config, early } = match enter(&basis, &plan, &socket, &line) {
+    let Ready { config, early } = match enter(&basis, &plan, &socket, &line, entrance) {
         Ok(ready) => ready,
         Err(error) => failed(&line, error),
     };
@@ -65,8 +69,12 @@ pub(super) fn run(work: Work) -> ! {
     std::process::exit(program::serve(config, &plan, early, socket))
 }
 
-fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line) -> Result<Ready, LaunchError> {
+fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line, entrance: Entrance) -> Result<Ready, LaunchError> {
     die_with_outer_half()?;
+    // While this process has the ids of the outer half, which opened the way in.
+    entrance.enter().map_err(from_cgroup)?;
+    // The root of what is seen of cgroups is the one that it is in.
+    sys::unshare_cgroup().stage(Stage::Namespaces, "making the cgroup namespace")?;
     sys::hide_path();
     // What the outer half and its launcher have open would stay open for as long as PID 1 lives.
     sys::close_all_but([socket.as_fd(), line.as_fd()]).stage(Stage::Namespaces, "closing what others have open")?;
@@ -85,9 +93,6 @@ fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line) -> Result<Re
         true => Ok(view.enter(basis, plan, None)?),
         false => Err(view),
     };
-    // The cgroup that this process is in by now is the root of what is seen of them.
-    line.receive_go()?;
-    sys::unshare_cgroup().stage(Stage::Namespaces, "making the cgroup namespace")?;
     let root = match entered {
         // What is still to come deprives commands of nothing, unless the host's network is to be fenced.
         Ok(entered) if basis.serves && basis.network == Network::None => {

@@ -25,7 +25,7 @@ pub(super) fn change_owner(mount: &OwnedFd, owner: Owner) -> Result<(), LaunchEr
 /// A user namespace with this map, and no process.
 fn namespace(owner: Owner) -> Result<File, LaunchError> {
     let parent = rustix::process::getpid();
-    match sys::fork_into(libc::CLONE_NEWUSER).stage(Stage::Namespaces, "making a user namespace for a bind")? {
+    match sys::fork_into(libc::CLONE_NEWUSER, None).stage(Stage::Namespaces, "making a user namespace for a bind")? {
         Forked::Child => wait_to_be_killed(parent),
         Forked::Parent(pid) => {
             let opened = describe(pid, owner);

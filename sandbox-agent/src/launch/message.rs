@@ -115,12 +115,12 @@ impl Line {
         }
     }
 
-    /// Tells the inner half that its ids are mapped, and later that it is in its cgroup.
+    /// Tells the inner half that its ids are mapped.
     pub(super) fn send_go(&self) -> Result<(), LaunchError> {
         self.send_bytes(b"go")
     }
 
-    /// Waits for the next of the two.
+    /// Waits for that.
     pub(super) fn receive_go(&self) -> Result<(), LaunchError> {
         match self.receive_bytes()?.as_slice() {
             b"go" => Ok(()),

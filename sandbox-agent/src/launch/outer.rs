@@ -15,7 +15,7 @@ use crate::cgroup::{Cgroup, CgroupError, Claim, Limits};
 use crate::config::{Basis, LaunchConfig, Network, Root};
 use crate::error::{Context, LaunchError, Stage};
 use crate::report::{LaunchStatus, Report};
-use crate::sys::{self, Forked};
+use crate::sys::Forked;
 
 /// Twice what the kernel takes as the environment of a command.
 const CONFIG_MAX: u64 = 4 << 20;
@@ -128,30 +128,23 @@ impl Half {
     fn make(basis: Basis, limits: &Limits, socket: &OwnedFd) -> Result<Half, LaunchError> {
         let plan = ids::Plan::new(&basis.ids)?;
         let cgroup = OwnCgroup::create(basis.cgroup.as_deref(), limits)?;
+        let entrance = cgroup.cgroup.as_ref().map(Cgroup::entrance).transpose().map_err(from_cgroup)?;
         let (ours, theirs) = Line::pair()?;
-        match sys::fork_into(namespaces(basis.network)).stage(Stage::Namespaces, "making the namespaces")? {
-            Forked::Child => {
+        let forked = entrance.unwrap_or_default().fork(namespaces(basis.network));
+        match forked.stage(Stage::Namespaces, "making the namespaces")? {
+            (Forked::Child, entrance) => {
                 drop(ours);
                 match socket.try_clone() {
                     // Nothing of this stack is dropped in the new process, which closes all else that is open in it.
-                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs }),
+                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance }),
                     Err(_) => std::process::exit(FAILED),
                 }
             }
-            Forked::Parent(pid) => {
+            (Forked::Parent(pid), _) => {
                 let process = Inner::new(pid)?;
                 drop(theirs);
                 plan.write(pid)?;
                 ours.send_go()?;
-                if let Some(cgroup) = &cgroup.cgroup {
-                    // Up to some 10 ms of the kernel's; the inner half builds meanwhile.
-                    match cgroup.add(pid.as_raw_pid() as u32) {
-                        Err(error) if error.errno() == Some(libc::ESRCH) => {}
-                        added => added.map_err(from_cgroup)?,
-                    }
-                }
-                // An inner half that has failed, and is gone, has said why.
-                let _ = ours.send_go();
                 Ok(Half { basis, plan, line: ours, process, cgroup })
             }
         }
@@ -244,7 +237,7 @@ fn write_all(status: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn from_cgroup(error: CgroupError) -> LaunchError {
+pub(super) fn from_cgroup(error: CgroupError) -> LaunchError {
     let mut launch = match error.errno() {
         Some(errno) => LaunchError::system(Stage::Cgroup, "using the cgroup", Errno::from_raw_os_error(errno)),
         None => LaunchError::new(Stage::Cgroup, error.to_string()),

@@ -4,7 +4,7 @@ use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path};
 
 use sandbox_agent::ServeConfig;
 use sandbox_agent_client::{find_agent, process, this_process};
-use sandbox_core::{ByteString, Owner, Result, SandboxError, SandboxSpec};
+use sandbox_core::{ByteString, Owner, Result, SandboxError, SandboxSpec, Secret};
 use sandbox_process::User;
 use sandbox_protocol::methods::{self, FileRead};
 use tokio::runtime::Handle;
@@ -55,6 +55,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
     // One that is new starts while the folders are made; dropped, it ends.
     let Waiting { id, socket, launcher } = shared.standby.take(&agent)?;
     let is_lasting = is_lease(&spec);
+    let token = Secret::new(random_hex(32)?);
     let mut made = Made::new(root, records, &id);
     let mut record = Record {
         id: id.clone(),
@@ -72,6 +73,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
         hosts: Default::default(),
         image_key: image.as_ref().and_then(Image::key),
         ports: spec.ports.clone(),
+        token: Some(token.clone()),
     };
     // First: should this process be killed, what it has made is found.
     made.record = true;
@@ -87,7 +89,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
         (launch.die_with_parent, launch.outlives_parent) = (None, true);
     }
     let door = door(records, &record, &folder)?;
-    let token = door.make(&socket).map_err(as_create)?;
+    door.make(&socket).map_err(as_create)?;
     drop(socket);
     let serve = ServeConfig {
         user: plan.user.clone().filter(|_| is_privileged()),
@@ -122,7 +124,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
         record.holder = process(leftover.pid, leftover.start_ticks);
     }
     record.inside = Some(leftover);
-    records.write(&record).map_err(as_create)?;
+    records.rewrite(&record).map_err(as_create)?;
     if let Some(network) = plan::network_name(config, &spec) {
         network::join(&Networks::new(root, records), &mut record, network, Vec::new())?;
     }

@@ -1,11 +1,9 @@
-//! The socket by which an agent is reached: a file in a private folder that no sandbox sees, and a token beside it.
+//! The socket by which an agent is reached: a file in a private folder that no sandbox sees.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{fs::OpenOptionsExt, net::UnixStream},
+        unix::net::UnixStream,
     },
     path::{Path, PathBuf},
 };
@@ -14,14 +12,9 @@ use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
-use sandbox_core::{Result, SandboxError, Secret};
-
-use crate::folder::random_hex;
+use sandbox_core::{Result, SandboxError};
 
 const SOCKET: &str = "agent.sock";
-const TOKEN: &str = "token";
-/// What is read of a token's file.
-const TOKEN_MAX: u64 = 256;
 
 /// Connections that the agent has not taken yet.
 const BACKLOG: i32 = 64;
@@ -32,7 +25,7 @@ pub(crate) fn socket() -> Result<OwnedFd> {
         .map_err(|errno| SandboxError::io("the agent's socket", errno.into()))
 }
 
-/// The folder that holds the socket and the token.
+/// The folder that holds the socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Door(PathBuf);
 
@@ -41,20 +34,15 @@ impl Door {
         Self(folder.to_owned())
     }
 
-    /// Gives a socket of [`socket`] its place, and makes a token for it.
-    pub(crate) fn make(&self, socket: &OwnedFd) -> Result<Secret> {
-        let failed = |error| SandboxError::io("the agent's socket", error);
-        let token = random_hex(32)?;
-        let mut file = OpenOptions::new();
-        file.write(true).create_new(true).mode(0o600);
-        file.open(self.0.join(TOKEN)).and_then(|mut file| file.write_all(token.as_bytes())).map_err(failed)?;
+    /// Gives a socket of [`socket`] its place.
+    pub(crate) fn make(&self, socket: &OwnedFd) -> Result<()> {
         let (folder, path) = self.short_path()?;
         SocketAddrUnix::new(path)
             .and_then(|address| bind(socket, &address))
             .and_then(|()| listen(socket, BACKLOG))
-            .map_err(|errno| failed(errno.into()))?;
+            .map_err(|errno| SandboxError::io("the agent's socket", errno.into()))?;
         drop(folder);
-        Ok(Secret::new(token))
+        Ok(())
     }
 
     /// Connects to whoever listens.
@@ -63,15 +51,6 @@ impl Door {
         let stream = UnixStream::connect(path).map_err(|error| SandboxError::io("the agent's socket", error));
         drop(folder);
         stream
-    }
-
-    /// What the agent wants to be shown.
-    pub(crate) fn token(&self) -> Result<Secret> {
-        let mut token = String::new();
-        File::open(self.0.join(TOKEN))
-            .and_then(|file| file.take(TOKEN_MAX).read_to_string(&mut token))
-            .map_err(|error| SandboxError::io("the agent's token", error))?;
-        Ok(Secret::new(token))
     }
 
     /// The socket's path by way of its opened folder: a socket's own has 108 bytes at most.
@@ -89,16 +68,13 @@ mod tests {
     use super::{Door, socket};
 
     #[test]
-    fn a_long_path_is_no_obstacle_and_the_token_is_for_this_user_only() {
-        use std::os::unix::fs::PermissionsExt;
+    fn a_long_path_is_no_obstacle() {
         let temp = tempfile::tempdir().unwrap();
         let long = temp.path().join("x".repeat(200));
         std::fs::create_dir(&long).unwrap();
         let door = Door::at(&long);
         let listener = socket().unwrap();
-        let token = door.make(&listener).unwrap();
+        door.make(&listener).unwrap();
         door.connect().unwrap();
-        assert_eq!(door.token().unwrap(), token);
-        assert_eq!(std::fs::metadata(long.join("token")).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

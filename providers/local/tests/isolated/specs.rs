@@ -263,8 +263,9 @@ async fn a_sandbox_whose_agent_ends_is_stopped() {
     let local = isolated(json!({}));
     let handle = local.create().await;
     let record = local.temp().join("root/.records").join(format!("{}.json", handle.sandbox_id));
+    let record = std::fs::read_to_string(record).unwrap();
     let record: sandbox_core::serde_json::Value =
-        sandbox_core::serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+        sandbox_core::serde_json::from_str(record.lines().last().unwrap()).unwrap();
     let pid = record["inside"]["pid"].as_u64().unwrap();
     let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
     assert!(killed.success());
