@@ -14,7 +14,7 @@ use crate::fork::Nursery;
 use crate::limits::Limits;
 use crate::process::Process;
 use crate::restrictions::Restrictions;
-use crate::spawn;
+use crate::spawn::{self, Channels};
 
 /// The process trees of one sandbox: what runs, and what commands left in the background.
 ///
@@ -52,7 +52,7 @@ impl ProcessSet {
     }
 
     /// Makes the process that starts commands, so that the first one does not wait for it. Without this the first command
-    /// makes it.
+    /// makes it. From then on, what a command needs is made ahead of it, for as long as the runtime is the same.
     ///
     /// # Errors
     /// [`Resource`](crate::StartErrorKind::Resource) mostly; the first command tries again.
@@ -60,7 +60,9 @@ impl ProcessSet {
     /// # Panics
     /// Outside a tokio runtime with I/O and time enabled.
     pub fn prepare(&self) -> Result<(), StartError> {
-        self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))
+        self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))?;
+        self.registry.begin_ahead();
+        Ok(())
     }
 
     /// As [`prepare`](Self::prepare), for a host that deprives itself of something after this: what starts commands now is
@@ -74,6 +76,7 @@ impl ProcessSet {
     pub fn prepare_with(&self, restrictions: &Restrictions) -> Result<(), StartError> {
         let nursery = Nursery::start(restrictions).map_err(|error| spawn::refused(&error))?;
         *self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(nursery));
+        self.registry.begin_ahead();
         Ok(())
     }
 
@@ -84,6 +87,7 @@ impl ProcessSet {
         if self.is_empty() {
             // A command that is being started keeps it until it runs.
             *nursery = None;
+            drop(self.registry.ahead());
         }
     }
 
@@ -131,6 +135,15 @@ pub(crate) struct Registry {
     count: watch::Sender<usize>,
     nursery: Mutex<Option<Arc<Nursery>>>,
     restrictions: Restrictions,
+    ahead: Mutex<Ahead>,
+}
+
+/// Of the next command.
+#[derive(Default)]
+struct Ahead {
+    /// Where it was asked for. Nothing else tells that two calls are of one runtime, as what is made has to be.
+    is_wanted: bool,
+    made: Option<Channels>,
 }
 
 #[derive(Default)]
@@ -166,6 +179,25 @@ impl Registry {
         let nursery = Arc::new(Nursery::start(&self.restrictions)?);
         *slot = Some(nursery.clone());
         Ok(nursery)
+    }
+
+    fn begin_ahead(&self) {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).is_wanted = true;
+        self.make_ahead();
+    }
+
+    /// Makes what the next command needs, where that is wanted.
+    pub(crate) fn make_ahead(&self) {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_wanted && ahead.made.is_none() {
+            // What fails is tried again, and told, by the command.
+            ahead.made = Channels::ahead().ok();
+        }
+    }
+
+    /// What was made ahead of this command.
+    pub(crate) fn ahead(&self) -> Option<Channels> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).made.take()
     }
 
     fn kill_all(&self) {

@@ -72,7 +72,7 @@ impl Start<'_> {
     /// Starts it on the set's nursery, which is made anew if it is `gone`.
     async fn attempt(&self, gone: Option<&Arc<Nursery>>) -> Result<Process, NotStarted> {
         let Start { registry, prepared, command, limits, started } = *self;
-        let ends = Ends::new(command).map_err(|error| refused(&error))?;
+        let ends = Ends::new(registry, command).map_err(|error| refused(&error))?;
         let nursery = registry.nursery(gone).map_err(|error| refused(&error))?;
         let id = send(&nursery, prepared, command, &ends.child).await?;
         let Ends { child, control, output, stdin, rest, terminal } = ends;
@@ -94,6 +94,8 @@ impl Start<'_> {
         };
         tokio::spawn(pump.run(ready_in));
         ready.await.unwrap_or_else(|_| Err(StartError::lost().into()))?;
+        // While this one runs.
+        registry.make_ahead();
         if let Some(rest) = rest {
             tokio::spawn(feed(shared.clone(), rest));
         }
@@ -130,10 +132,38 @@ struct Ends {
     terminal: Option<OwnedFd>,
 }
 
-impl Ends {
-    fn new(command: &Command) -> io::Result<Ends> {
+/// What every command without a terminal needs, whichever it is: these can be made ahead of it.
+pub(crate) struct Channels {
+    control: Arc<ControlSocket>,
+    output: Output,
+    child_control: OwnedFd,
+    child_stdout: OwnedFd,
+    child_stderr: OwnedFd,
+    null: Option<OwnedFd>,
+}
+
+impl Channels {
+    fn new() -> io::Result<Channels> {
         let (control, child_control) = sys::socket_pair()?;
+        let (stdout, child_stdout) = sys::pipe()?;
+        let (stderr, child_stderr) = sys::pipe()?;
+        for fd in [&control, &stdout, &stderr] {
+            sys::set_nonblocking(fd)?;
+        }
+        let (control, output) = (Arc::new(ControlSocket::new(control)?), Output::new(stdout, stderr)?);
+        Ok(Channels { control, output, child_control, child_stdout, child_stderr, null: None })
+    }
+
+    /// With the input of most commands, which is none.
+    pub(crate) fn ahead() -> io::Result<Channels> {
+        Ok(Channels { null: Some(sys::dev_null()?), ..Channels::new()? })
+    }
+}
+
+impl Ends {
+    fn new(registry: &Registry, command: &Command) -> io::Result<Ends> {
         if let Some(size) = command.terminal {
+            let (control, child_control) = sys::socket_pair()?;
             sys::set_nonblocking(&control)?;
             let (master, slave) = terminal::open(size, command.user.as_ref())?;
             sys::set_nonblocking(&master)?;
@@ -147,16 +177,16 @@ impl Ends {
                 terminal: Some(master),
             });
         }
-        let (stdout, child_stdout) = sys::pipe()?;
-        let (stderr, child_stderr) = sys::pipe()?;
-        for fd in [&control, &stdout, &stderr] {
-            sys::set_nonblocking(fd)?;
-        }
-        let (child_stdin, stdin, rest) = input(&command.stdin)?;
+        let channels = registry.ahead().map_or_else(Channels::new, Ok)?;
+        let Channels { control, output, child_control, child_stdout, child_stderr, null } = channels;
+        let (child_stdin, stdin, rest) = match (null, &command.stdin) {
+            (Some(null), Stdin::Null) => (null, None, None),
+            (_, wanted) => input(wanted)?,
+        };
         Ok(Ends {
             child: ChildEnds { control: child_control, stdin: child_stdin, stdout: child_stdout, stderr: child_stderr },
-            control: Arc::new(ControlSocket::new(control)?),
-            output: Output::new(stdout, stderr)?,
+            control,
+            output,
             stdin,
             rest,
             terminal: None,

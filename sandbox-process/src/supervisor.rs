@@ -90,6 +90,10 @@ impl Supervisor {
             }
             let (request, child) = raw::poll_two(self.control, self.child_signals, -1);
             if child {
+                // First: the host waits for it. Who ends after this is in the next signal, or was reaped here.
+                if !self.reap().alive {
+                    return;
+                }
                 raw::drain(self.child_signals);
             }
             if request {
