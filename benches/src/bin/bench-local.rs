@@ -15,6 +15,8 @@ const ROUNDS: usize = 200;
 const WARM_UP: usize = 20;
 /// Before what is measured by itself: what was done for the next one, or is left of the last one, is over then.
 const PAUSE: Duration = Duration::from_millis(30);
+/// Sandboxes that are made, used and removed at a time where their rate is measured.
+const IN_FLIGHT: usize = 8;
 /// An agent gives back what it does not need when it was quiet for some seconds.
 const IDLE_AFTER: Duration = Duration::from_secs(15);
 /// A sandbox that shows the same folders, has the same namespaces and runs the same command.
@@ -163,9 +165,9 @@ async fn execs(place: &Place<'_>, table: &mut Table) {
 }
 
 async fn rate(place: &Place<'_>, table: &mut Table) {
-    place.cycles(16, 50).await;
+    place.cycles(IN_FLIGHT, 50).await;
     let count = 600;
-    let rate = count as f64 / place.cycles(16, count).await.as_secs_f64();
+    let rate = count as f64 / place.cycles(IN_FLIGHT, count).await.as_secs_f64();
     table.row(
         "create, exec, close: pipelined on one thread",
         format!("{rate:.0}/s"),
