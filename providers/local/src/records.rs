@@ -13,6 +13,7 @@ use sandbox_agent_client::start_time;
 use sandbox_core::{Result, SandboxError, serde_json::Value};
 
 use crate::{
+    isolated::Door,
     record::{Record, VERSION, is_id},
     state::{DESCRIPTOR, State},
     workspace::Root,
@@ -38,6 +39,11 @@ pub(crate) struct Records {
 impl Records {
     pub(crate) fn new(root: &Root, state: State) -> Self {
         Self { folder: root.path().join(FOLDER), state }
+    }
+
+    /// Where they are of sandboxes that end with their program. It is there when one of them is written down.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(crate) fn state(&self) -> &State {
@@ -103,6 +109,7 @@ impl Records {
     /// Removes a record and what belongs to it. One that is gone already is fine.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         self.state.remove(id, &unfinished(id))?;
+        Door::remove(self, id).map_err(failed)?;
         match std::fs::remove_file(self.path(id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),

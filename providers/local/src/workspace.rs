@@ -26,6 +26,12 @@ const ROOT_MODE_PRIVILEGED: u32 = 0o711;
 /// Write permission of the group and of others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
+/// Holds the working folders of isolated sandboxes: to their users belong those, and not the way to them.
+const INSIDE: &str = ".inside";
+
+/// Behind the name of a working folder: what was written elsewhere in its sandbox.
+const UPPER_SUFFIX: &str = "upper";
+
 /// The folder for workspaces and records.
 #[derive(Clone, Debug)]
 pub(crate) struct Root(PathBuf);
@@ -67,13 +73,41 @@ impl Root {
         Ok(path)
     }
 
-    /// Removes the folder of one sandbox and everything in it. One that is gone already is fine.
+    /// The working folder of an isolated sandbox.
+    pub(crate) fn inside(&self, id: &str) -> PathBuf {
+        self.0.join(INSIDE).join(id)
+    }
+
+    /// Where what an isolated sandbox with a system of its own writes to that is kept.
+    pub(crate) fn upper(&self, id: &str) -> PathBuf {
+        self.inside(id).with_extension(UPPER_SUFFIX)
+    }
+
+    /// Makes a folder that is one of those two.
+    pub(crate) fn make_inside(&self, path: &Path) -> Result<()> {
+        let make = |path: &Path, mode| DirBuilder::new().mode(mode).create(path);
+        let made = match make(path, 0o755) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match make(&self.0.join(INSIDE), 0o700) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => make(path, 0o755),
+            },
+            made => made,
+        };
+        made.map_err(|error| SandboxError::io(path.display(), error))
+    }
+
+    /// Removes the folders of one sandbox and everything in them. Those that are gone already are fine.
     pub(crate) fn remove_workspace(&self, id: &str) -> Result<()> {
-        match self.open() {
-            Ok(root) => remove_tree(root, id.as_bytes(), &format!("the workspace of {id}")),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        let shown = format!("the workspace of {id}");
+        let inside = self.0.join(INSIDE);
+        for (folder, name) in [(&self.0, id), (&inside, id), (&inside, &format!("{id}.{UPPER_SUFFIX}"))] {
+            match host_folder(folder) {
+                Ok(folder) => remove_tree(folder, name.as_bytes(), &shown)?,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     fn open(&self) -> Result<OwnedFd> {

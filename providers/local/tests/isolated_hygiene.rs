@@ -91,6 +91,8 @@ async fn many_isolated_sandboxes_at_once_and_one_after_the_other_leave_nothing()
     provider.aclose().await.unwrap();
     // The launcher's socket; of what waited three sockets and its pidfd.
     assert_eq!((open_files(), children()), (files - 5, vec![]));
-    assert_eq!(std::fs::read_dir(temp.path().join("root/.records")).unwrap().count(), 0);
-    assert_eq!(std::fs::read_dir(temp.path().join("root")).unwrap().count(), 1);
+    for folder in ["root/.records", "root/.inside"] {
+        assert_eq!(std::fs::read_dir(temp.path().join(folder)).unwrap().count(), 0);
+    }
+    assert_eq!(std::fs::read_dir(temp.path().join("root")).unwrap().count(), 2);
 }

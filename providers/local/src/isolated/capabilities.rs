@@ -90,8 +90,8 @@ impl PortForwarding for LocalProvider {
 impl Metrics for LocalProvider {
     async fn metrics(&self, handle: &SandboxHandle) -> Result<SandboxMetrics> {
         let (sandbox, _) = self.isolated(handle).await?;
-        let folder = sandbox.root.workspace(&sandbox.id);
-        let used = blocking("counting", move || Ok(used_bytes(&folder)));
+        let folders = [sandbox.root.inside(&sandbox.id), sandbox.root.upper(&sandbox.id)];
+        let used = blocking("counting", move || Ok(used_bytes(&folders)));
         self.ask(handle, async |inside| {
             let mut metrics = metrics(&inside.client).await?;
             metrics.disk_bytes = used.await?;

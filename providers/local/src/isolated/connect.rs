@@ -15,7 +15,7 @@ use crate::{
     error::{NAME, not_open},
     fate::Fate,
     isolated::{
-        create::door,
+        door::Door,
         endpoint::Endpoints,
         inside::{Inside, paused},
         memory::MemoryWatch,
@@ -152,7 +152,7 @@ impl Shared {
             return Ok(None);
         };
         let root = record.root(&self.root);
-        let door = door(&self.records, &record, &root.workspace(&record.id))?;
+        let door = Door::made(&self.records, &record)?;
         let token = record.token.clone().unwrap_or_default();
         let socket = match blocking("connecting", move || door.connect()).await {
             Err(error) if is_gone(&error) => return Ok(None),

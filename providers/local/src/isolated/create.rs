@@ -1,6 +1,6 @@
 //! Making an isolated sandbox.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path};
+use std::path::Path;
 
 use sandbox_agent::ServeConfig;
 use sandbox_agent_client::{find_agent, process, this_process};
@@ -22,7 +22,7 @@ use crate::{
         inside::Inside,
         memory::MemoryWatch,
         network::{self, Networks},
-        plan::{self, Plan, UPPER, WORK},
+        plan::{self, Plan},
         running::Running,
         standby::Waiting,
         volume::{self, Mounts},
@@ -30,9 +30,9 @@ use crate::{
     paths::Paths,
     provider::Shared,
     record::{Lasting, Record, now_ms},
-    records::Records,
     sandbox::{Parts, Sandbox},
     user::{Identity, is_privileged},
+    workspace::Root,
 };
 
 /// The most that is read of the files that name users.
@@ -63,7 +63,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
         name: spec.name.clone(),
         identity: identity(&spec),
         holder: this_process(),
-        workspace: ByteString::from(root.workspace(&id).join(WORK).as_path()),
+        workspace: ByteString::from(root.inside(&id).as_path()),
         is_owned: true,
         metadata: spec.metadata.clone(),
         inside: None,
@@ -79,16 +79,19 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
     made.record = true;
     records.write(&record).map_err(as_create)?;
     made.workspace = true;
-    let folder = root.make_workspace(&id, None).map_err(as_create)?;
+    root.make_inside(&root.inside(&id)).map_err(as_create)?;
     // Links above it are the user's own; the launcher follows none.
-    let folder = folder.canonicalize().map_err(|error| as_create(SandboxError::io(folder.display(), error)))?;
-    let plan = Plan::new(config, &spec, &id, &folder, abilities, image.as_ref(), &mounts)?;
-    make_folders(&folder, &plan).map_err(as_create)?;
+    let real = root.path().canonicalize();
+    let real = Root::new(real.map_err(|error| as_create(SandboxError::io(root.path().display(), error)))?);
+    let plan = Plan::new(config, &spec, &id, &real, abilities, image.as_ref(), &mounts)?;
+    if plan.has_rootfs {
+        root.make_inside(&root.upper(&id)).map_err(as_create)?;
+    }
     let mut launch = plan.launch;
     if is_lasting {
         (launch.die_with_parent, launch.outlives_parent) = (None, true);
     }
-    let door = door(records, &record, &folder)?;
+    let door = Door::to_make(records, &record)?;
     door.make(&socket).map_err(as_create)?;
     drop(socket);
     let serve = ServeConfig {
@@ -117,7 +120,7 @@ pub(crate) fn create(shared: &Shared, abilities: &Abilities, spec: SandboxSpec) 
     let mut inside = runtime.block_on(Inside::connect(running, ids, door.connect().map_err(as_create)?, token))?;
     inside.endpoints = Endpoints::new(spec.ports.clone());
     inside.memory = inside.cgroup().filter(|_| spec.resources.memory_mib.is_some()).and_then(MemoryWatch::new);
-    give_workdir(&runtime, &inside, plan.user.as_deref(), &launch.user, &folder.join(WORK))?;
+    give_workdir(&runtime, &inside, plan.user.as_deref(), &launch.user, &real.inside(&id))?;
 
     let leftover = inside.leftover();
     if is_lasting {
@@ -151,18 +154,6 @@ pub(crate) fn is_lease(spec: &SandboxSpec) -> bool {
     spec.identity.as_ref().is_some_and(|identity| identity.owner == Owner::Lease)
 }
 
-/// Where the agent of a sandbox with this record is reached.
-pub(crate) fn door(records: &Records, record: &Record, folder: &Path) -> Result<Door> {
-    match &record.lasting {
-        None => Ok(Door::at(folder)),
-        Some(_) => records
-            .state()
-            .folder(&record.id)
-            .map(|folder| Door::at(&folder))
-            .ok_or_else(|| SandboxError::internal("a sandbox that outlives this program has no state_root")),
-    }
-}
-
 /// When the agent is to end by itself. It alone does where nobody is there any more.
 fn agent_ttl_s(spec: &SandboxSpec, record: &Record) -> Option<f64> {
     let left_ms = |at_ms: u64| at_ms.saturating_sub(now_ms()) as f64;
@@ -188,15 +179,6 @@ fn check_user(spec: &SandboxSpec) -> Result<()> {
 /// Whether a text names the one user of a sandbox that has one only.
 pub(crate) fn is_only_user(user: &str) -> bool {
     user.splitn(2, ':').all(|part| matches!(part, "0" | "root" | "sandbox"))
-}
-
-fn make_folders(folder: &Path, plan: &Plan) -> Result<()> {
-    let make = |name: &str| {
-        let path = folder.join(name);
-        DirBuilder::new().mode(0o755).create(&path).map_err(|error| SandboxError::io(path.display(), error))
-    };
-    make(WORK)?;
-    if plan.has_rootfs { make(UPPER) } else { Ok(()) }
 }
 
 /// Gives the working folder to the user of commands.

@@ -21,11 +21,14 @@ const DEPTH_MAX: usize = 64;
 /// What the kernel counts the room of a file in.
 const BLOCK_BYTES: u64 = 512;
 
-/// The bytes of the blocks below a folder, each file once. None for a tree that is too large to be counted by the way.
-pub(crate) fn used_bytes(folder: &Path) -> Option<u64> {
+/// The bytes of the blocks below these folders, each file once. None for a tree that is too large to be counted by the
+/// way, and where no folder is there.
+pub(crate) fn used_bytes(folders: &[impl AsRef<Path>]) -> Option<u64> {
     let mut count = Count { bytes: 0, entries: 0, linked: HashSet::new() };
-    count.below(&open_folder(CWD, folder.as_os_str().as_bytes()).ok()?, DEPTH_MAX)?;
-    Some(count.bytes)
+    let open = |folder: &Path| open_folder(CWD, folder.as_os_str().as_bytes()).ok();
+    let opened: Vec<_> = folders.iter().filter_map(|folder| open(folder.as_ref())).collect();
+    opened.iter().try_for_each(|folder| count.below(folder, DEPTH_MAX))?;
+    (!opened.is_empty()).then_some(count.bytes)
 }
 
 struct Count {
@@ -70,16 +73,16 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (tree, outside) = (temp.path().join("tree"), temp.path().join("outside"));
         std::fs::create_dir_all(tree.join("a/b")).unwrap();
-        let empty = used_bytes(&tree).unwrap();
+        let empty = used_bytes(&[&tree]).unwrap();
         std::fs::write(&outside, vec![1; 1 << 20]).unwrap();
         std::os::unix::fs::symlink(&outside, tree.join("link")).unwrap();
         std::fs::write(tree.join("a/b/file"), vec![1; 1 << 20]).unwrap();
         std::fs::hard_link(tree.join("a/b/file"), tree.join("a/again")).unwrap();
-        let used = used_bytes(&tree).unwrap() - empty;
+        let used = used_bytes(&[&tree]).unwrap() - empty;
         assert!((1 << 20..(1 << 20) + 65_536).contains(&used), "{used}");
         let deep = (0..70).fold(tree, |folder, _| folder.join("d"));
         std::fs::create_dir_all(deep).unwrap();
-        assert_eq!(used_bytes(&temp.path().join("tree")), None);
-        assert_eq!(used_bytes(&temp.path().join("none")), None);
+        assert_eq!(used_bytes(&[temp.path().join("tree")]), None);
+        assert_eq!(used_bytes(&[temp.path().join("none")]), None);
     }
 }

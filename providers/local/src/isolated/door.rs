@@ -1,9 +1,11 @@
 //! The socket by which an agent is reached: a file in a private folder that no sandbox sees.
 
 use std::{
+    fs::DirBuilder,
+    io::{self, ErrorKind},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{fs::DirBuilderExt, net::UnixStream},
     },
     path::{Path, PathBuf},
 };
@@ -11,10 +13,18 @@ use std::{
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+    process::geteuid,
 };
 use sandbox_core::{Result, SandboxError};
 
+use crate::{record::Record, records::Records, workspace::check_private};
+
+/// Of a sandbox that outlives its program: in its folder.
 const SOCKET: &str = "agent.sock";
+/// Of another one: behind its id.
+const SUFFIX: &str = ".sock";
+/// In the folder for what lives as long as the machine is up, which is in memory.
+const FOLDER: &str = "sandbox-local";
 
 /// Connections that the agent has not taken yet.
 const BACKLOG: i32 = 64;
@@ -25,13 +35,85 @@ pub(crate) fn socket() -> Result<OwnedFd> {
         .map_err(|errno| SandboxError::io("the agent's socket", errno.into()))
 }
 
-/// The folder that holds the socket.
+/// Where this user's sockets go, if there is such a place: the same for every program, whatever its environment.
+fn runtime_folder() -> PathBuf {
+    let user = geteuid();
+    let folder = if user.is_root() { PathBuf::from("/run") } else { format!("/run/user/{}", user.as_raw()).into() };
+    folder.join(FOLDER)
+}
+
+/// The same, made if need be. None where there is no such place, or others can write there.
+fn make_runtime_folder() -> Option<PathBuf> {
+    let folder = runtime_folder();
+    if let Err(error) = DirBuilder::new().mode(0o700).create(&folder)
+        && error.kind() != ErrorKind::AlreadyExists
+    {
+        return None;
+    }
+    check_private(&folder, "").ok().map(|()| folder)
+}
+
+/// The place of the socket of one sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct Door(PathBuf);
+pub(crate) struct Door {
+    folder: PathBuf,
+    name: String,
+}
 
 impl Door {
-    pub(crate) fn at(folder: &Path) -> Self {
-        Self(folder.to_owned())
+    fn new(folder: PathBuf, id: &str) -> Self {
+        Self { folder, name: format!("{id}{SUFFIX}") }
+    }
+
+    fn of_lasting(records: &Records, record: &Record) -> Result<Option<Self>> {
+        if record.lasting.is_none() {
+            return Ok(None);
+        }
+        match records.state().folder(&record.id) {
+            Some(folder) => Ok(Some(Self { folder, name: SOCKET.to_owned() })),
+            None => Err(SandboxError::internal("a sandbox that outlives this program has no state_root")),
+        }
+    }
+
+    /// That of a sandbox which is being made.
+    pub(crate) fn to_make(records: &Records, record: &Record) -> Result<Self> {
+        let folder = || make_runtime_folder().unwrap_or_else(|| records.folder().to_owned());
+        Ok(Self::of_lasting(records, record)?.unwrap_or_else(|| Self::new(folder(), &record.id)))
+    }
+
+    /// That of a sandbox which is there.
+    pub(crate) fn made(records: &Records, record: &Record) -> Result<Self> {
+        if let Some(door) = Self::of_lasting(records, record)? {
+            return Ok(door);
+        }
+        let [first, second] = Self::places(records, &record.id);
+        Ok(if first.path().exists() { first } else { second })
+    }
+
+    /// Where a sandbox that ends with its program may have it.
+    fn places(records: &Records, id: &str) -> [Self; 2] {
+        [Self::new(runtime_folder(), id), Self::new(records.folder().to_owned(), id)]
+    }
+
+    /// Removes what a sandbox that ends with its program has of it.
+    ///
+    /// # Errors
+    /// That of a file which is there and cannot be removed.
+    pub(crate) fn remove(records: &Records, id: &str) -> io::Result<()> {
+        for place in Self::places(records, id) {
+            match std::fs::remove_file(place.path()) {
+                // A folder that this user may not enter is none of its own.
+                Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
     }
 
     /// Gives a socket of [`socket`] its place.
@@ -56,9 +138,9 @@ impl Door {
     /// The socket's path by way of its opened folder: a socket's own has 108 bytes at most.
     fn short_path(&self) -> Result<(OwnedFd, PathBuf)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = openat(CWD, &self.0, flags, Mode::empty())
-            .map_err(|errno| SandboxError::io(self.0.display(), errno.into()))?;
-        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(SOCKET);
+        let folder = openat(CWD, &self.folder, flags, Mode::empty())
+            .map_err(|errno| SandboxError::io(self.folder.display(), errno.into()))?;
+        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(&self.name);
         Ok((folder, path))
     }
 }
@@ -72,7 +154,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let long = temp.path().join("x".repeat(200));
         std::fs::create_dir(&long).unwrap();
-        let door = Door::at(&long);
+        let door = Door::new(long, "local-0123456789ab");
         let listener = socket().unwrap();
         door.make(&listener).unwrap();
         door.connect().unwrap();

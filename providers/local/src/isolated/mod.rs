@@ -32,6 +32,7 @@ mod volume;
 
 pub(crate) use commands::exec;
 pub(crate) use create::{create, is_lease};
+pub(crate) use door::Door;
 pub(crate) use files::IsolatedFiles;
 pub(crate) use image::images;
 pub(crate) use info::{Abilities, info};

@@ -15,14 +15,13 @@ use crate::{
     error::NAME,
     isolated::{image::Image, info::Abilities, network::DEFAULT_NETWORK, volume::Mounts},
     user::is_privileged,
+    workspace::Root,
 };
 
 /// Where commands work when a spec says nothing.
 const WORKDIR_DEFAULT: &str = "/workspace";
 
 /// Folders of a sandbox's own folder.
-pub(crate) const WORK: &str = "work";
-pub(crate) const UPPER: &str = "upper";
 
 /// The most that unpacked images may take: 16 TiB.
 const CACHE_MAX_MIB: u64 = 1 << 24;
@@ -76,12 +75,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans a sandbox whose own folder is `folder`, which has no links on its way.
+    /// Plans a sandbox with a folder in this root, which has no links on its way.
     pub(crate) fn new(
         config: &LocalConfig,
         spec: &SandboxSpec,
         id: &str,
-        folder: &Path,
+        root: &Root,
         abilities: &Abilities,
         image: Option<&Image>,
         mounts: &Mounts,
@@ -91,7 +90,7 @@ impl Plan {
         let mut launch = LaunchConfig {
             network: network(config, spec),
             hostname: spec.name.as_deref().map(host_name),
-            workdir: Some(Workdir { source: folder.join(WORK), target: plain(target), chown: false }),
+            workdir: Some(Workdir { source: root.inside(id), target: plain(target), chown: false }),
             binds: binds(config),
             sizes: config.sizes.clone().unwrap_or_default(),
             hosts: hosts(spec)?,
@@ -100,7 +99,7 @@ impl Plan {
             ..LaunchConfig::default()
         };
         if let Some(lower) = rootfs {
-            launch.root = RootConfig::Rootfs { lower: lower.clone(), upper: folder.join(UPPER) };
+            launch.root = RootConfig::Rootfs { lower: lower.clone(), upper: root.upper(id) };
         }
         if let Some(mib) = spec.shm_size_mib {
             launch.sizes.shm_mib = u32::try_from(mib).unwrap_or(u32::MAX);

@@ -218,6 +218,6 @@ async fn bombs_hold_up_neither_a_neighbour_nor_the_end_of_their_sandbox() {
     }
     assert_eq!(local.text(&bombed, "echo usable").await, "usable");
     local.provider.close(&bombed).await.unwrap();
-    assert!(!local.temp().join("root").join(&bombed.sandbox_id).exists());
+    assert!(!local.work(&bombed).exists());
     local.provider.close(&other).await.unwrap();
 }

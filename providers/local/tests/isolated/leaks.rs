@@ -10,7 +10,7 @@ use sandbox_core::{ExecRequest, ListFilter, ListSweep, SandboxProvider, SandboxS
 
 use crate::{
     agent,
-    support::{cgroups, eventually, isolated, marker, processes_with, provider, remains, run},
+    support::{cgroups, eventually, isolated, marker, processes_with, provider, remains, run, socket},
 };
 
 /// Where the other program is to make its sandbox, and how long its commands sleep. Set in that program only.
@@ -147,6 +147,7 @@ async fn a_program_that_is_killed_at_any_moment_leaves_nothing_that_a_sweep_does
     assert_eq!(report.failed, vec![]);
     let left: Vec<_> = remains(temp.path()).into_iter().filter(|name| !name.ends_with(".tmp")).collect();
     assert!(left.is_empty(), "{left:?}");
+    assert!(ids.iter().all(|id| !socket(id).exists()), "{ids:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use sandbox_core::{
 
 use crate::{
     agent,
-    support::{cgroups, isolated},
+    support::{cgroups, isolated, socket},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,6 +256,22 @@ async fn an_environment_may_be_longer_than_one_variable() {
     let handle = local.create_with(spec).await;
     assert_eq!(local.text(&handle, "echo ${#LONG_0} ${#LONG_3}").await, "100000 100000");
     local.provider.close(&handle).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agents_socket_is_this_users_alone_and_goes_with_the_sandbox() {
+    use std::os::unix::fs::PermissionsExt;
+    let local = isolated(json!({}));
+    let handle = local.create().await;
+    let path = socket(&handle.sandbox_id);
+    assert!(path.exists());
+    let folder = std::fs::metadata(path.parent().unwrap()).unwrap();
+    assert_eq!(folder.permissions().mode() & 0o777, 0o700);
+    assert_eq!(local.text(&handle, "ls -A /run").await, "lock");
+    let private = std::fs::metadata(local.work(&handle).parent().unwrap()).unwrap();
+    assert_eq!(private.permissions().mode() & 0o777, 0o700, "a user of the sandbox may open what is its own");
+    local.provider.close(&handle).await.unwrap();
+    assert!(!path.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,7 +42,7 @@ impl Local {
 
     /// The working folder as this machine sees it.
     pub(crate) fn work(&self, handle: &SandboxHandle) -> PathBuf {
-        self.temp().join("root").join(&handle.sandbox_id).join("work")
+        self.temp().join("root/.inside").join(&handle.sandbox_id)
     }
 
     /// Folders of sandboxes and records that are there.
@@ -80,10 +80,16 @@ pub(crate) fn remains(folder: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
     };
     let mut all = names(folder.join("root"));
-    all.retain(|name| name != ".records");
+    all.retain(|name| name != ".records" && name != ".inside");
+    all.extend(names(folder.join("root/.inside")));
     all.extend(names(folder.join("root/.records")));
     all.extend(names(folder.join("state")));
     all
+}
+
+/// The socket of a sandbox that ends with its program.
+pub(crate) fn socket(id: &str) -> PathBuf {
+    PathBuf::from("/run/sandbox-local").join(format!("{id}.sock"))
 }
 
 /// Asks again and again until the answer is yes.
