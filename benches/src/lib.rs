@@ -17,6 +17,6 @@ pub use docker::{Cli, EngineApi};
 pub use measured::Measured;
 pub use memory::{is_ours, pss_kib, resident_kib, tree};
 pub use official::Official;
-pub use peer::{HELLO, copy_file, fork_exec, fork_exec_many, settle};
+pub use peer::{HELLO, HELLO_OF_IMAGE, copy_file, fork_exec, fork_exec_many, settle};
 pub use provider::{Place, exec, exec_many, many};
 pub use table::{Goal, Table, median, millis, percentile};

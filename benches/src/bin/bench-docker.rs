@@ -7,8 +7,8 @@ use std::{
 };
 
 use sandbox_benches::{
-    Cli, EngineApi, Goal, Measured, Place, Table, copy_file, exec, exec_many, fork_exec_many, many, median, millis,
-    percentile, resident_kib, settle,
+    Cli, EngineApi, Goal, HELLO, HELLO_OF_IMAGE, Measured, Place, Table, copy_file, exec, exec_many, fork_exec_many,
+    many, median, millis, percentile, resident_kib, settle,
 };
 use sandbox_core::{SandboxProvider, SandboxSpec, from_json};
 use sandbox_provider_docker::DockerProvider;
@@ -124,11 +124,13 @@ async fn execs(sides: &Sides, effort: &Effort, table: &mut Table) {
         exec(&sides.relay, &far).await;
     }
     for (at_once, count, rounds) in effort.levels.iter().copied() {
-        let [mut ours, mut relay, mut fallback, mut plain, mut api, mut cli] = [(); 6].map(|()| Measured::default());
+        let [mut ours, mut relay, mut fallback, mut plain, mut own, mut api, mut cli] =
+            [(); 7].map(|()| Measured::default());
         let fast = count * effort.fast_factor;
         for _ in 0..rounds {
             ours.add(exec_many(&sides.agent, &handle, at_once, fast).await);
-            plain.add(fork_exec_many(at_once, fast).await);
+            plain.add(fork_exec_many(&HELLO, at_once, fast).await);
+            own.add(fork_exec_many(&HELLO_OF_IMAGE, at_once, fast).await);
             relay.add(exec_many(&sides.relay, &far, at_once, fast).await);
             api.add(many(at_once, count, async || sides.api.exec(&container).await).await);
             cli.add(many(at_once, count, async || sides.cli.exec(&container).await).await);
@@ -140,6 +142,8 @@ async fn execs(sides: &Sides, effort: &Effort, table: &mut Table) {
         table.row(&what(": p50"), &figure, &host, ours.p50() / plain.p50(), " ×", goal);
         let goal = if at_once >= 32 { Goal::AtLeast(0.8) } else { Goal::None };
         table.row(&what(": execs/s"), &figure, &host, ours.per_s() / plain.per_s(), " ×", goal);
+        let beside = format!("fork+exec of the image's shell {}", own.shown());
+        table.row(&what(": p50"), &figure, &beside, ours.p50() / own.p50(), " ×", Goal::None);
         let beside = format!("Engine API {}", api.shown());
         let goal = if at_once <= 32 { Goal::AtMost(1.0 / 40.0) } else { Goal::None };
         table.row(&what(": p50"), &figure, &beside, ours.p50() / api.p50(), " ×", goal);

@@ -92,7 +92,7 @@ async fn execs(place: &Place<'_>, double: &Double, table: &mut Table) {
     let figure = format!("{}, p99 {}", millis(p50), millis(percentile(&mut ours, 0.99)));
     table.row("exec, one at a time", figure, beside, p50.as_secs_f64() * 1000.0, " ms", Goal::AtMost(10.0));
     let (mut times, whole) = exec_many(place.provider, &handle, 32, 640).await;
-    let (mut others, others_whole) = fork_exec_many(32, 640).await;
+    let (mut others, others_whole) = fork_exec_many(&HELLO, 32, 640).await;
     let rate = |whole: Duration| 640.0 / whole.as_secs_f64();
     let figure = format!("{:.0}/s, p50 {}", rate(whole), millis(median(&mut times)));
     let beside = format!("fork+exec {:.0}/s, p50 {}", rate(others_whole), millis(median(&mut others)));

@@ -140,7 +140,7 @@ async fn execs(place: &Place<'_>, table: &mut Table) {
             let (times, whole) = exec_many(place.provider, &handle, at_once, count).await;
             ours.extend(times);
             our_time += whole;
-            let (times, whole) = fork_exec_many(at_once, count).await;
+            let (times, whole) = fork_exec_many(&HELLO, at_once, count).await;
             plain.extend(times);
             plain_time += whole;
         }
