@@ -1,9 +1,9 @@
 //! Requests and answers.
 
-use std::{convert::Infallible, io};
+use std::{convert::Infallible, io, time::Duration};
 
-use bytes::Bytes;
-use futures_util::stream;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     StatusCode,
@@ -13,7 +13,7 @@ use hyper::{
 use sandbox_core::{ErrorKind, SandboxError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) type Request = hyper::Request<Incoming>;
@@ -24,6 +24,9 @@ const JSON_BYTES: usize = 64 * 1024 * 1024;
 
 /// Pieces of an answer that wait for a slow client before their source waits.
 const WAITING_PIECES: usize = 4;
+
+/// What is gathered at most before the start of an answer is sent.
+const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Feeds the body of an answer. An error in place of a piece cuts the connection.
 pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
@@ -59,12 +62,47 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> Response {
 
 /// An answer whose body comes in pieces.
 pub(crate) fn streamed(kind: &'static str) -> (Pieces, Response) {
-    let (sender, receiver) = mpsc::channel(WAITING_PIECES);
-    let pieces = stream::unfold(receiver, |mut receiver: mpsc::Receiver<io::Result<Bytes>>| async move {
-        let piece = receiver.recv().await?;
-        Some((piece.map(Frame::data), receiver))
-    });
-    (sender, with(StatusCode::OK, Some(kind), StreamBody::new(pieces).boxed_unsync()))
+    let (sender, receiver) = pieces();
+    (sender, with(StatusCode::OK, Some(kind), in_pieces([], receiver)))
+}
+
+/// The pieces of a body, on their way from who feeds it.
+pub(crate) fn pieces() -> (Pieces, mpsc::Receiver<io::Result<Bytes>>) {
+    mpsc::channel(WAITING_PIECES)
+}
+
+/// An answer whose pieces of the first moments wait for each other and are sent as one: a proxy has the same work with each
+/// of them. One that has ended by then is sent whole, with its length.
+pub(crate) async fn gathered(
+    kind: &'static str,
+    mut receiver: mpsc::Receiver<io::Result<Bytes>>,
+    time: Duration,
+) -> Response {
+    if time.is_zero() {
+        return with(StatusCode::OK, Some(kind), in_pieces([], receiver));
+    }
+    let (mut first, end) = (BytesMut::new(), Instant::now() + time);
+    let over = loop {
+        match tokio::time::timeout_at(end, receiver.recv()).await {
+            Ok(Some(Ok(piece))) if first.len() + piece.len() <= GATHERED_BYTES => first.extend_from_slice(&piece),
+            Ok(Some(piece)) => break Some(piece),
+            Ok(None) => return with(StatusCode::OK, Some(kind), whole(first)),
+            Err(_) => break None,
+        }
+    };
+    let first = (!first.is_empty()).then(|| Ok(first.freeze()));
+    let there: Vec<_> = first.into_iter().chain(over).collect();
+    with(StatusCode::OK, Some(kind), in_pieces(there, receiver))
+}
+
+/// A body of what is there already, and what is still to come.
+fn in_pieces(
+    there: impl IntoIterator<Item = io::Result<Bytes>, IntoIter: Send + 'static>,
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+) -> Body {
+    let rest = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    let all = stream::iter(there).chain(rest).map(|piece| piece.map(Frame::data));
+    StreamBody::new(all).boxed_unsync()
 }
 
 /// Why a request is refused, in the words of the API.

@@ -56,19 +56,21 @@ impl Events {
         self.pieces.clone()
     }
 
-    pub(crate) async fn event(&self, mut event: Value) {
-        event["timestamp"] = json!(now_ms());
-        let _ = self.pieces.send(Ok(format!("{event}\n\n").into())).await;
+    pub(crate) async fn event(&self, event: Value) {
+        self.piece(line(event)).await;
     }
 
-    /// The first two of every command.
+    async fn piece(&self, lines: String) {
+        let _ = self.pieces.send(Ok(lines.into())).await;
+    }
+
+    /// The first two of every command, as one piece.
     pub(crate) async fn begin(&self, id: &str) {
-        self.event(json!({ "type": "init", "text": id })).await;
-        self.ping().await;
+        self.piece(line(json!({ "type": "init", "text": id })) + &line(pong())).await;
     }
 
     pub(crate) async fn ping(&self) {
-        self.event(json!({ "type": "ping", "text": "pong" })).await;
+        self.event(pong()).await;
     }
 
     pub(crate) async fn complete(&self, ms: u64) {
@@ -130,6 +132,16 @@ impl Events {
     pub(crate) async fn cut(&self) {
         let _ = self.pieces.send(Err(std::io::Error::other("the command is lost"))).await;
     }
+}
+
+/// An event as it is sent.
+fn line(mut event: Value) -> String {
+    event["timestamp"] = json!(now_ms());
+    format!("{event}\n\n")
+}
+
+fn pong() -> Value {
+    json!({ "type": "ping", "text": "pong" })
 }
 
 /// How many bytes from the start are no beginning of a character that is still to come.

@@ -35,6 +35,9 @@ pub(crate) use table::Commands;
 /// How often a client hears that a command still runs.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 
+/// The longest time for which the first events may be asked to wait for others.
+const GATHER_LIMIT: Duration = Duration::from_secs(1);
+
 /// How long SIGTERM has before SIGKILL when a command is interrupted.
 const INTERRUPT_GRACE_S: f64 = 3.0;
 
@@ -73,7 +76,7 @@ impl Execd {
         if let Some(input) = input {
             tokio::spawn(feed(input, stream.control()));
         }
-        let (pieces, response) = http::streamed("text/event-stream");
+        let (pieces, waiting) = http::pieces();
         let form = if order.bytes { Form::Bytes } else { Form::Text };
         let events = Events::new(pieces, form);
         let (execd, program) = (self.clone(), prepared.program);
@@ -87,7 +90,8 @@ impl Execd {
         } else {
             tokio::spawn(async move { execd.stream(stream, command, events, &program).await });
         }
-        Ok(response)
+        let time = Duration::from_millis(order.gather_ms).min(GATHER_LIMIT);
+        Ok(http::gathered("text/event-stream", waiting, time).await)
     }
 
     /// Sends the output of a command, and how it ended.

@@ -28,6 +28,8 @@ pub(super) struct Order {
     pub(super) bytes: bool,
     /// Ours: a file as standard input.
     pub(super) stdin_path: String,
+    /// Ours: so many milliseconds the first events wait for those behind them, to be sent as one piece; at most 1000.
+    pub(super) gather_ms: u64,
 }
 
 /// A command that can be started.

@@ -1,8 +1,9 @@
 //! Commands and sessions.
 
+use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::support::{Daemon, eventually, lives, text};
+use crate::support::{Answer, Daemon, eventually, lives, soon, text};
 
 #[tokio::test]
 async fn a_command_in_the_foreground_tells_its_id_its_output_and_its_end() {
@@ -29,6 +30,27 @@ async fn a_command_in_the_foreground_tells_its_id_its_output_and_its_end() {
         (text(&argv, "stdout").as_str(), &argv.last().unwrap()["type"]),
         ("\u{e9}", &json!("execution_complete"))
     );
+}
+
+#[tokio::test]
+async fn the_first_events_come_as_one_piece_to_those_who_ask_and_no_later_than_that() {
+    let daemon = Daemon::start();
+    let quick = daemon.post("/command", json!({ "command": "echo a", "gather_ms": 1000 })).await;
+    let kinds: Vec<_> = quick.events().iter().map(|event| event["type"].clone()).collect();
+    assert_eq!(kinds, ["init", "ping", "stdout", "execution_complete"]);
+    assert_eq!(quick.headers["content-length"], quick.body.len().to_string());
+    // It writes when it has been heard of, and has no end.
+    let slow = format!("echo a; mkfifo {0}; cat {0}", daemon.path("pipe"));
+    for (gather_ms, expected) in [(500, vec!["init", "ping", "stdout"]), (0, vec!["init", "ping"])] {
+        let order = json!({ "command": slow, "gather_ms": gather_ms }).to_string();
+        let request = hyper::Request::post("/command").header("host", "execd");
+        let mut answer = soon(daemon.send(request.body(order.into()).unwrap())).await;
+        assert!(!answer.headers().contains_key("content-length"));
+        let piece = soon(answer.frame()).await.unwrap().unwrap().into_data().unwrap();
+        let answer = Answer { status: 200, headers: Default::default(), body: piece };
+        let kinds: Vec<_> = answer.events().iter().map(|event| event["type"].clone()).collect();
+        assert_eq!(kinds, expected);
+    }
 }
 
 #[tokio::test]

@@ -268,7 +268,7 @@ impl Execd {
             }
             lock(&self.started).push(order.clone());
             if let Some(order) = order.as_object_mut().filter(|_| !self.options.extensions) {
-                ["bytes", "stdin_path"].iter().for_each(|name| drop(order.remove(*name)));
+                ["bytes", "stdin_path", "gather_ms"].iter().for_each(|name| drop(order.remove(*name)));
                 sent = serde_json::to_vec(order).expect("it was JSON").into();
             }
         }
