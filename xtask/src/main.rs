@@ -119,6 +119,9 @@ enum Task {
         /// Put the table into its page of the documentation.
         #[arg(long)]
         write: bool,
+        /// Only the rows of `opensandbox` in whose names this is.
+        #[arg(long, conflicts_with = "write")]
+        only: Option<String>,
     },
 }
 
@@ -145,7 +148,7 @@ fn main() -> ExitCode {
         Task::Engine { command } => engine::with_engine(&command),
         Task::Docs => docs::docs(),
         Task::ComposeCorpus { folder, verbose } => run::compose_corpus(&folder, verbose),
-        Task::Bench { what, write } => run::bench(&what, write),
+        Task::Bench { what, write, only } => run::bench(&what, write, only.as_deref()),
         Task::Soak { what, count } => run::soak(&what, count, build::Profile::Release),
     };
     result.unwrap_or_else(|error| {

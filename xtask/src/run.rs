@@ -46,14 +46,17 @@ pub(crate) fn new_plugin(name: &str, path: Option<PathBuf>) -> Result<ExitCode> 
 }
 
 /// Runs a benchmark, shows its table, and with `write` puts it into its page of the documentation.
-pub(crate) fn bench(what: &str, write: bool) -> Result<ExitCode> {
+pub(crate) fn bench(what: &str, write: bool, only: Option<&str>) -> Result<ExitCode> {
+    if only.is_some() && what != "opensandbox" {
+        bail!("benchmark {what} has no --only");
+    }
     let (package, example, page) = match what {
         "abi" => ("sandbox-abi-tests", "abi-report", Some("docs/abi.md")),
         "local" => return peers(write),
         "docker" => return docker(write),
         "many" => return many(write),
         "fargate" => return fargate(write),
-        "opensandbox" => return opensandbox(write),
+        "opensandbox" => return opensandbox(write, only),
         _ => bail!("no benchmark {what:?}; there are: abi, docker, fargate, local, many, opensandbox"),
     };
     let table = output(cargo(["run", "--quiet", "--release", "--package", package, "--example", example]))?;
@@ -110,12 +113,14 @@ fn fargate(write: bool) -> Result<ExitCode> {
 }
 
 /// Runs the provider of OpenSandbox beside that of Docker: the real server, and both on its engine.
-fn opensandbox(write: bool) -> Result<ExitCode> {
+fn opensandbox(write: bool, only: Option<&str>) -> Result<ExitCode> {
     needs::programs()?;
     engine::needs()?;
     let (name, packages, variable, program) = python::OPENSANDBOX;
-    let mut run = cargo(["run", "--quiet", "--release", "--package", "sandbox-benches", "--bin", "bench-opensandbox"]);
-    run.env(variable, python::environment(name, packages)?.join(program))
+    let mut run =
+        cargo(["run", "--quiet", "--release", "--package", "sandbox-benches", "--bin", "bench-opensandbox", "--"]);
+    run.args(only.iter().flat_map(|only| ["--only", only]))
+        .env(variable, python::environment(name, packages)?.join(program))
         .env("OPENSANDBOX_EXECD", build::execd(&build::native())?)
         .env("SANDBOX_AGENT", build::agent(&build::native())?);
     let table = output(run)?;

@@ -1,5 +1,6 @@
 //! Sandboxes of the real OpenSandbox server beside containers of the same engine with the same agent, and this provider
-//! beside the official client in the same sandbox: `cargo xtask bench opensandbox`. `--quick` does little of everything.
+//! beside the official client in the same sandbox: `cargo xtask bench opensandbox`. `--quick` does little of everything,
+//! `--only TEXT` measures the ways in whose names that is, such as `API of execd, through the server`.
 
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,17 @@ struct Protocol {
 const NATIVE: Protocol = Protocol { name: "native", native: "required", of_docker: Some(2.0), is_official: false };
 const API: Protocol = Protocol { name: "API of execd", native: "off", of_docker: None, is_official: true };
 
+impl Protocol {
+    /// What the rows of it are called.
+    fn way(&self, use_server_proxy: bool) -> String {
+        format!("{}, {}", self.name, if use_server_proxy { "through the server" } else { "direct" })
+    }
+}
+
 fn main() {
-    let effort = if std::env::args().any(|argument| argument == "--quick") { &QUICK } else { &FULL };
+    let arguments: Vec<String> = std::env::args().collect();
+    let effort = if arguments.iter().any(|argument| argument == "--quick") { &QUICK } else { &FULL };
+    let only = arguments.iter().skip_while(|argument| *argument != "--only").nth(1).map_or("", String::as_str);
     let server = RealServer::start().expect("the real server starts");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     let mut table = Table::default();
@@ -50,7 +60,9 @@ fn main() {
         let peer = Side { provider: &docker, handle: handle.clone() };
         for protocol in [NATIVE, API] {
             for use_server_proxy in [false, true] {
-                measure(&server, &peer, &protocol, use_server_proxy, effort, &mut table).await;
+                if protocol.way(use_server_proxy).contains(only) {
+                    measure(&server, &peer, &protocol, use_server_proxy, effort, &mut table).await;
+                }
             }
         }
         place.close(&handle).await;
@@ -112,7 +124,7 @@ async fn measure(
     let ours = Side { provider: &provider, handle: place.create().await };
     let connect = || Official::connect(server, &ours.handle.sandbox_id, use_server_proxy, CONNECTIONS);
     let mut official = protocol.is_official.then(connect);
-    let way = format!("{}, {}", protocol.name, if use_server_proxy { "through the server" } else { "direct" });
+    let way = protocol.way(use_server_proxy);
     let of_docker = || protocol.of_docker.map_or(Goal::None, Goal::AtMost);
     for (at_once, count, rounds) in effort.levels.iter().copied() {
         let mut sides = Sides::default();
