@@ -88,6 +88,7 @@ pub(crate) async fn exec_as(shared: &Arc<Shared>, id: &str, state: &State, reque
             user: user.as_ref(),
             token: &token,
             is_background: shared.config.operations.background_exec,
+            is_through_server: shared.config.connection.use_server_proxy,
             cwd: cwd.as_deref(),
         };
         let order = Order::new(&request, &given)?;

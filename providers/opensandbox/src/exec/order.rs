@@ -9,6 +9,10 @@ use crate::{daemon::Kind, error::NAME, state::State};
 /// A script that is longer goes into a file: the daemon gives it to a shell as one argument.
 const SCRIPT_BYTES: usize = 96 * 1024;
 
+/// How long a daemon of ours may hold the first events back, to send them as one piece: the server has the same work with
+/// each of them, and takes longer for a request than that.
+const GATHER_MS: u64 = 10;
+
 /// What is in front of the name of a variable that carries bytes as text.
 pub(crate) const ENCODED_PREFIX: &str = "SANDBOX_BYTES_";
 
@@ -34,6 +38,7 @@ pub(crate) struct Surroundings<'a> {
     /// Unique in the sandbox; for names of files.
     pub(crate) token: &'a str,
     pub(crate) is_background: bool,
+    pub(crate) is_through_server: bool,
     /// The working directory.
     pub(crate) cwd: Option<&'a str>,
 }
@@ -147,6 +152,9 @@ impl Builder<'_> {
         }
         if self.given.kind.extensions {
             self.body.insert("bytes".to_owned(), json!(true));
+            if self.given.is_through_server {
+                self.body.insert("gather_ms".to_owned(), json!(GATHER_MS));
+            }
         }
         if let Some(timeout) = request.timeout().filter(|_| request.kill_grace_s == 0.0) {
             let ms = u64::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
@@ -262,7 +270,15 @@ mod tests {
     fn order(request: &ExecRequest, extensions: bool) -> Order {
         let kind = Kind { extensions, native: false, argv: extensions, dialect: Dialect::Exact };
         let state = State { blanked: vec!["BASH_ENV".to_owned()], ..State::default() };
-        let given = Surroundings { state: &state, kind, user: None, token: "t", is_background: false, cwd: Some("/w") };
+        let given = Surroundings {
+            state: &state,
+            kind,
+            user: None,
+            token: "t",
+            is_background: false,
+            is_through_server: false,
+            cwd: Some("/w"),
+        };
         Order::new(request, &given).unwrap()
     }
 
@@ -286,6 +302,25 @@ mod tests {
     }
 
     #[test]
+    fn only_a_daemon_of_ours_behind_the_server_is_asked_to_gather_events() {
+        for (extensions, is_through_server) in [(false, false), (false, true), (true, false), (true, true)] {
+            let kind = Kind { extensions, native: false, argv: true, dialect: Dialect::Exact };
+            let state = State::default();
+            let given = Surroundings {
+                state: &state,
+                kind,
+                user: None,
+                token: "t",
+                is_background: false,
+                is_through_server,
+                cwd: None,
+            };
+            let body = Order::new(&ExecRequest::shell("true"), &given).unwrap().body;
+            assert_eq!(body.get("gather_ms").is_some(), extensions && is_through_server, "{body}");
+        }
+    }
+
+    #[test]
     fn bytes_that_are_no_text_travel_as_a_format() {
         assert_eq!(printf_format(b"x\xff%\n"), "x\\377\\045\\012_");
         let sent = order(&ExecRequest::shell("env").with_env("A", &b"x\xff"[..]), true).body;
@@ -301,7 +336,15 @@ mod tests {
         assert_eq!(long.body["command"], json!("exec </tmp/.sandbox-t.in;\n. /tmp/.sandbox-t.sh"));
         let kind = Kind { extensions: true, native: false, argv: true, dialect: Dialect::Exact };
         let state = State::default();
-        let given = Surroundings { state: &state, kind, user: None, token: "t", is_background: false, cwd: None };
+        let given = Surroundings {
+            state: &state,
+            kind,
+            user: None,
+            token: "t",
+            is_background: false,
+            is_through_server: false,
+            cwd: None,
+        };
         let stream = ExecRequest::shell("cat").with_stdin(StdinSource::Stream);
         let error = Order::new(&stream, &given).unwrap_err();
         assert_eq!(error.field(), Some("exec.stdin_stream"));
