@@ -221,7 +221,7 @@ impl<'a> Daemon<'a> {
         let mut attempt = 0;
         loop {
             self.shared.http.turn(Some(end)).await?;
-            let failure = match self.shared.http.start(&call, None).await {
+            let failure = match self.shared.http.start_in_turn(&call).await {
                 Ok(response) => return Ok(response),
                 Err(failure) => failure,
             };

@@ -16,6 +16,7 @@ use crate::{
     config::{ConnectionConfig, OnUnverified, Protocol, seconds},
     error::{Failure, NAME, Refusal},
     retry::{Backoff, Limiter, Operation, retry_after},
+    starts::Starts,
 };
 
 /// So much of an answer that should be small is read.
@@ -32,6 +33,8 @@ const LIMITED_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Http {
     client: Client,
     permits: Semaphore,
+    /// None where commands go to the sandboxes directly.
+    starts: Option<Starts>,
     limiter: Limiter,
 }
 
@@ -140,8 +143,17 @@ impl Http {
         Ok(Self {
             client: builder.build().map_err(failed)?,
             permits: Semaphore::new(config.max_connections as usize),
+            starts: config.use_server_proxy.then(Starts::new),
             limiter: Limiter::default(),
         })
+    }
+
+    /// The start of a command, which waits for its turn where it goes through the server.
+    pub(crate) async fn start_in_turn(&self, call: &Call) -> Result<Response, Failure> {
+        match &self.starts {
+            Some(starts) => starts.turn(self.start(call, None)).await,
+            None => self.start(call, None).await,
+        }
     }
 
     /// One request; the answer says yes, and its body is still to come.

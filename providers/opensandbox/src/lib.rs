@@ -29,6 +29,7 @@ mod retry;
 mod services;
 mod shared;
 mod snapshots;
+mod starts;
 mod state;
 mod storage;
 mod sweep;

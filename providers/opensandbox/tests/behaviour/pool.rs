@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use opensandbox_double::Fault;
-use sandbox_core::{ErrorKind, SandboxProvider, SandboxSpec, SandboxStatus};
+use sandbox_core::{CaptureLimits, ErrorKind, ExecRequest, SandboxProvider, SandboxSpec, SandboxStatus};
 use serde_json::json;
 
 use crate::support::{World, provider, soon};
@@ -22,6 +22,34 @@ async fn no_more_calls_are_under_way_than_is_set() {
         assert_eq!(soon(one).await.unwrap().unwrap(), SandboxStatus::Running);
     }
     assert_eq!(world.control.most_at_once(), 3);
+    world.control.end().await;
+}
+
+#[tokio::test]
+async fn commands_start_in_turn_through_the_server_and_run_at_once() {
+    const COUNT: usize = 32;
+    let world = World::new(json!({})).await;
+    let handle = world.sandbox().await;
+    for _ in 0..3 {
+        // Then it is known how near the server is.
+        world.text(&handle, "true").await;
+    }
+    world.control.faults().plan("POST", "/command", Fault::Delay(Duration::from_millis(20)), COUNT);
+    // Each ends when all of them run.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().display();
+    let script = format!("echo >>{path}; until [ $(wc -l <{path}) = {COUNT} ]; do sleep 0.1; done");
+    let started = (0..COUNT).map(|_| {
+        let (provider, handle, script) = (world.provider.clone(), handle.clone(), script.clone());
+        tokio::spawn(async move {
+            provider.exec(&handle, ExecRequest::shell(script)).await?.collect(CaptureLimits::default()).await
+        })
+    });
+    for one in started.collect::<Vec<_>>() {
+        assert_eq!(soon(one).await.unwrap().unwrap().return_code(), 0);
+    }
+    let most = world.control.most_at_once();
+    assert!(most < COUNT, "{most}");
     world.control.end().await;
 }
 
