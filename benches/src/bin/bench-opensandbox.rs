@@ -24,7 +24,7 @@ struct Effort {
 }
 
 const FULL: Effort =
-    Effort { levels: &[(1, 20, 10), (8, 64, 6), (32, 128, 10), (CONNECTIONS, 256, 6)], lines_rounds: 9 };
+    Effort { levels: &[(1, 20, 10), (8, 128, 10), (32, 128, 10), (CONNECTIONS, 256, 6)], lines_rounds: 9 };
 const QUICK: Effort = Effort { levels: &[(1, 1, 1), (8, 8, 1)], lines_rounds: 1 };
 
 /// The protocols: what an exec may take of one of the docker provider's, and whether the official client speaks it.
