@@ -21,8 +21,6 @@ use crate::{
 /// Where commands work when a spec says nothing.
 const WORKDIR_DEFAULT: &str = "/workspace";
 
-/// Folders of a sandbox's own folder.
-
 /// The most that unpacked images may take: 16 TiB.
 const CACHE_MAX_MIB: u64 = 1 << 24;
 
