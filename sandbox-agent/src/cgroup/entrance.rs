@@ -71,7 +71,7 @@ mod tests {
             let entered = is_one_step && rest.enter().is_ok();
             let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
             let mut folders = cgroup.folders().filter_map(|folder| folder.file_name()?.to_str());
-            let is_there = own.matches(folders.next().unwrap_or("none")).count() >= 1 + folders.count();
+            let is_there = own.matches(folders.next().unwrap_or("none")).count() > folders.count();
             // No destructor of the other half runs here.
             std::process::exit(if entered && is_there { 0 } else { 1 })
         };
