@@ -68,8 +68,9 @@ impl Running {
 
     /// The folders of sandboxes that are there.
     fn sandboxes(&self) -> Vec<String> {
-        let root = fs::read_dir(self.temp.path()).unwrap().filter_map(Result::ok);
-        let sandboxes = root.filter_map(|root| fs::read_dir(root.path()).ok()).flatten().filter_map(Result::ok);
+        let roots = fs::read_dir(self.temp.path()).unwrap().filter_map(Result::ok);
+        let folders = roots.flat_map(|root| [root.path(), root.path().join(".inside")]);
+        let sandboxes = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().filter_map(Result::ok);
         sandboxes
             .map(|found| found.file_name().to_string_lossy().into_owned())
             .filter(|name| name.starts_with("local-"))

@@ -230,6 +230,8 @@ fn cut_with(response: Response, bytes: usize, tail: Tail) -> Response {
             }
         }
         match tail {
+            // One that was shorter is not cut.
+            Tail::Broken if left > 0 => {}
             Tail::Whole => {}
             Tail::Broken => drop(sender.send(Err(io::Error::other("cut on purpose"))).await),
             Tail::Open => sender.closed().await,
