@@ -267,18 +267,15 @@ mod tests {
         state::State,
     };
 
+    fn given(state: &State, kind: Kind) -> Surroundings<'_> {
+        let (is_background, is_through_server) = (false, false);
+        Surroundings { state, kind, user: None, token: "t", is_background, is_through_server, cwd: None }
+    }
+
     fn order(request: &ExecRequest, extensions: bool) -> Order {
         let kind = Kind { extensions, native: false, argv: extensions, dialect: Dialect::Exact };
         let state = State { blanked: vec!["BASH_ENV".to_owned()], ..State::default() };
-        let given = Surroundings {
-            state: &state,
-            kind,
-            user: None,
-            token: "t",
-            is_background: false,
-            is_through_server: false,
-            cwd: Some("/w"),
-        };
+        let given = Surroundings { cwd: Some("/w"), ..given(&state, kind) };
         Order::new(request, &given).unwrap()
     }
 
@@ -306,15 +303,7 @@ mod tests {
         for (extensions, is_through_server) in [(false, false), (false, true), (true, false), (true, true)] {
             let kind = Kind { extensions, native: false, argv: true, dialect: Dialect::Exact };
             let state = State::default();
-            let given = Surroundings {
-                state: &state,
-                kind,
-                user: None,
-                token: "t",
-                is_background: false,
-                is_through_server,
-                cwd: None,
-            };
+            let given = Surroundings { is_through_server, ..given(&state, kind) };
             let body = Order::new(&ExecRequest::shell("true"), &given).unwrap().body;
             assert_eq!(body.get("gather_ms").is_some(), extensions && is_through_server, "{body}");
         }
@@ -336,15 +325,7 @@ mod tests {
         assert_eq!(long.body["command"], json!("exec </tmp/.sandbox-t.in;\n. /tmp/.sandbox-t.sh"));
         let kind = Kind { extensions: true, native: false, argv: true, dialect: Dialect::Exact };
         let state = State::default();
-        let given = Surroundings {
-            state: &state,
-            kind,
-            user: None,
-            token: "t",
-            is_background: false,
-            is_through_server: false,
-            cwd: None,
-        };
+        let given = given(&state, kind);
         let stream = ExecRequest::shell("cat").with_stdin(StdinSource::Stream);
         let error = Order::new(&stream, &given).unwrap_err();
         assert_eq!(error.field(), Some("exec.stdin_stream"));
