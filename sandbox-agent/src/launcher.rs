@@ -105,14 +105,8 @@ impl Launcher {
 
 fn prepared(host: &Arc<Host>, socket: &OwnedFd, ahead: Option<&Basis>) -> Result<Prepared, LaunchError> {
     let pairs = || Ok::<_, io::Error>((UnixStream::pair()?, UnixStream::pair()?));
-    let ((mut config, its_config), (status, its_status)) = pairs().stage(Stage::Report, "making a launch's sockets")?;
-    if let Some(basis) = ahead {
-        let text = serde_json::to_vec(basis);
-        let mut text = text.map_err(|_| LaunchError::new(Stage::Config, "a basis that cannot be told"))?;
-        text.push(b'\n');
-        config.write_all(&text).stage(Stage::Report, "telling the basis")?;
-    }
-    let pidfd = host.line.order(ahead.is_some(), [its_config.as_fd(), its_status.as_fd(), socket.as_fd()])?;
+    let ((config, its_config), (status, its_status)) = pairs().stage(Stage::Report, "making a launch's sockets")?;
+    let pidfd = host.line.order(ahead, [its_config.as_fd(), its_status.as_fd(), socket.as_fd()])?;
     Ok(Prepared { host: host.clone(), process: Some(pidfd), config, status })
 }
 

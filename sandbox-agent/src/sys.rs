@@ -109,18 +109,26 @@ pub(crate) struct MountChange<'a> {
 
 /// Changes the mount whose root `mount` is, and cuts it off from its host twin: no mount event passes either way.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, change: &MountChange<'_>) -> Result<(), Errno> {
+    change_mount(mount.as_raw_fd(), c"", libc::AT_EMPTY_PATH, change)
+}
+
+/// The same for what is mounted at `path`, which is no link.
+pub(crate) fn mount_setattr_at(path: &CStr, change: &MountChange<'_>) -> Result<(), Errno> {
+    change_mount(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW, change)
+}
+
+fn change_mount(fd: RawFd, path: &CStr, flags: c_int, change: &MountChange<'_>) -> Result<(), Errno> {
     let attributes = libc::mount_attr {
         attr_set: change.set | if change.idmap.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
         attr_clr: 0,
         propagation: libc::MS_PRIVATE,
         userns_fd: change.idmap.map_or(0, |namespace| namespace.as_raw_fd() as u64),
     };
-    let flags = libc::AT_EMPTY_PATH | if change.recursive { libc::AT_RECURSIVE } else { 0 };
+    let flags = flags | if change.recursive { libc::AT_RECURSIVE } else { 0 };
     let size = size_of::<libc::mount_attr>();
-    let fd = mount.as_raw_fd();
     // SAFETY: the path is NUL-terminated, and `attributes` is a live mount_attr of `size` bytes.
     let result =
-        unsafe { libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), flags, &raw const attributes, size) };
+        unsafe { libc::syscall(libc::SYS_mount_setattr, fd, path.as_ptr(), flags, &raw const attributes, size) };
     check(result).map(drop)
 }
 

@@ -16,6 +16,7 @@ use crate::hardening::Capability;
 use crate::serve::ServeConfig;
 
 pub use basis::Basis;
+pub(crate) use basis::Target;
 pub use mounts::{Access, Bind, BindOwner, MemoryFolder};
 pub use validate::ConfigError;
 

@@ -14,7 +14,7 @@ use crate::error::{Context, LaunchError, Stage};
 
 /// Shown read-only. Folders only if whatever an administrator puts into them is meant for everybody: never
 /// `/etc/ssl` or `/etc/pki`, which hold private keys too.
-const SHOWN: [&str; 15] = [
+pub(super) const SHOWN: [&str; 15] = [
     "/etc/alternatives",
     "/etc/crypto-policies",
     "/etc/ld.so.cache",
@@ -34,6 +34,8 @@ const SHOWN: [&str; 15] = [
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n\
                         protocols: files\nservices: files\nethers: files\nrpc: files\n";
 const NOBODY: u32 = 65534;
+const HOSTNAME: &str = "/etc/hostname";
+const HOSTS: &str = "/etc/hosts";
 
 enum Shown {
     Link(PathBuf),
@@ -105,11 +107,24 @@ impl Etc {
     }
 }
 
-/// Puts the names into the new root's `/etc` that are this sandbox's.
-pub(super) fn put_names(config: &LaunchConfig) -> Result<(), LaunchError> {
+/// Puts the names into the new root's `/etc` that are this sandbox's; `is_sealed`: it has placeholders for them.
+pub(super) fn put_names(config: &LaunchConfig, is_sealed: bool) -> Result<(), LaunchError> {
     let name = config.hostname.as_deref().unwrap_or(DEFAULT_HOSTNAME);
-    put("/etc/hostname", format!("{name}\n").as_bytes())?;
-    put_hosts(config, name)
+    let line = format!("{name}\n");
+    if !is_sealed {
+        put(HOSTNAME, line.as_bytes())?;
+    } else if name != DEFAULT_HOSTNAME {
+        show(HOSTNAME, line.as_bytes())?;
+    }
+    let hosts = hosts(config, name);
+    // It changes when networks do, so on a root that cannot be written to it is a mount of its own.
+    if config.root == Root::System { show(HOSTS, hosts.as_bytes()) } else { put(HOSTS, hosts.as_bytes()) }
+}
+
+/// Makes what names are mounted over that are one sandbox's.
+pub(super) fn put_placeholders() -> Result<(), LaunchError> {
+    put(HOSTNAME, format!("{DEFAULT_HOSTNAME}\n").as_bytes())?;
+    put(HOSTS, b"")
 }
 
 /// Writes a file in place of whatever is there: a given root may have a link that leads nowhere.
@@ -124,15 +139,10 @@ fn put(path: &str, content: &[u8]) -> Result<(), LaunchError> {
     file.and_then(|mut file| std::io::Write::write_all(&mut file, content)).stage_at(Stage::Root, "writing", path)
 }
 
-/// `/etc/hosts` changes when networks do, so on a root that cannot be written to it is a mount of its own: a file in
-/// memory without any other name.
-fn put_hosts(config: &LaunchConfig, name: &str) -> Result<(), LaunchError> {
-    let (path, text) = ("/etc/hosts", hosts(config, name));
-    if config.root != Root::System {
-        return put(path, text.as_bytes());
-    }
-    let elsewhere = "/run/.hosts";
-    put(elsewhere, text.as_bytes())?;
+/// Mounts a file in memory that has no other name.
+fn show(path: &str, content: &[u8]) -> Result<(), LaunchError> {
+    let elsewhere = "/run/.shown";
+    put(elsewhere, content)?;
     let mount = mounts::clone(elsewhere, NOSUID | NODEV | NOEXEC).stage_at(Stage::Root, "mounting", path)?;
     mounts::attach_making(&mount, Path::new(path), false).stage_at(Stage::Root, "mounting", path)?;
     std::fs::remove_file(elsewhere).stage_at(Stage::Root, "removing", elsewhere)

@@ -7,6 +7,7 @@ use rustix::net::sockopt;
 
 use super::message::{Line, Order};
 use super::protect::{self, PROTECTED};
+use super::template::Templates;
 use super::{keeper, mounts, outer};
 use crate::cgroup::Places;
 use crate::error::{Context, LaunchError, Stage};
@@ -70,12 +71,16 @@ fn launcher(is_protected: bool) -> Result<i32, LaunchError> {
 }
 
 fn serve(line: Line, parent: keeper::Parent) -> Result<i32, LaunchError> {
+    let mut templates = Templates::default();
     loop {
         let Some(order) = line.receive_order()? else { return Ok(0) };
+        if let Some(basis) = &order.ahead {
+            templates.prepare(basis);
+        }
         match fork(order) {
             Ok(Forked::This(order)) => {
                 drop(line);
-                return Ok(outer::run(order, parent));
+                return Ok(outer::run(order, &templates, parent));
             }
             Ok(Forked::Other(pidfd)) => line.answer(Ok(&pidfd))?,
             Err(error) => line.answer(Err(&error))?,

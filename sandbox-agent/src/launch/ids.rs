@@ -10,10 +10,13 @@ use crate::error::{Context, LaunchError, Stage};
 use crate::report::IdMap;
 
 const RANGE: u32 = 65536;
+/// What says which ids of the host are free.
+pub(super) const ACCOUNTS: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];
 /// Where no distribution's `useradd` and no systemd range (524288..=1878982655 for containers) gives ids out.
 const DEFAULT_BASE: u32 = 1_879_048_192;
 
 /// The id map of a sandbox.
+#[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) map: IdMap,
     /// The launcher may map a range and act for others.

@@ -9,7 +9,7 @@ use super::ids::Plan;
 use super::message::{Built, Line, Message};
 use super::outer::from_cgroup;
 use super::program;
-use super::root::{Entered, View};
+use super::root::{self, Furnished, View};
 use super::sources::Sources;
 use crate::cgroup::Entrance;
 use crate::config::{Basis, LaunchConfig, Network};
@@ -19,7 +19,7 @@ use crate::report::Landlock;
 use crate::serve::Early;
 use crate::sys;
 
-const FAILED: i32 = 70;
+pub(super) const FAILED: i32 = 70;
 
 /// What the new process takes over from the outer half. Which sandbox it is for, it hears later.
 pub(super) struct Work {
@@ -29,13 +29,15 @@ pub(super) struct Work {
     pub(super) line: Line,
     /// What it has still to enter of its cgroup.
     pub(super) entrance: Entrance,
+    /// Its root is the copy of a sealed one.
+    pub(super) is_sealed: bool,
 }
 
 /// How far the new root is when the configuration comes.
 enum Root {
     Seen(View),
     /// With what a serving PID 1 has made already.
-    Entered(Entered, Option<Early>),
+    Furnished(Furnished, Option<Early>),
 }
 
 /// What PID 1 is to do, when it is one.
@@ -46,14 +48,14 @@ struct Ready {
 
 /// Builds the sandbox around this process, and is its PID 1. Ends the process.
 pub(super) fn run(work: Work) -> ! {
-    let Work { basis, plan, socket, line, entrance } = work;
+    let Work { basis, plan, socket, line, entrance, is_sealed } = work;
     // exit runs no destructors: what the outer half owns is not this copy's to clean up.
     let failed = |line: &Line, error: LaunchError| -> ! {
         // If nobody listens any more, nobody needs to know.
         let _ = line.send(&Message::Failed(error));
         std::process::exit(FAILED)
     };
-    let Ready { config, early } = match enter(&basis, &plan, &socket, &line, entrance) {
+    let Ready { config, early } = match enter(&basis, &plan, &socket, &line, entrance, is_sealed) {
         Ok(ready) => ready,
         Err(error) => failed(&line, error),
     };
@@ -69,7 +71,14 @@ pub(super) fn run(work: Work) -> ! {
     std::process::exit(program::serve(config, &plan, early, socket))
 }
 
-fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line, entrance: Entrance) -> Result<Ready, LaunchError> {
+fn enter(
+    basis: &Basis,
+    plan: &Plan,
+    socket: &OwnedFd,
+    line: &Line,
+    entrance: Entrance,
+    is_sealed: bool,
+) -> Result<Ready, LaunchError> {
     die_with_outer_half()?;
     // While this process has the ids of the outer half, which opened the way in.
     entrance.enter().map_err(from_cgroup)?;
@@ -86,32 +95,39 @@ fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line, entrance: En
     }
     // No terminal of the host is this session's.
     rustix::process::setsid().stage(Stage::Namespaces, "starting a session")?;
-    let view = View::collect(basis)?;
     // With privileges the outer half opens what the configuration names. Without, that is done here, while the host's
     // root is still this process's own; and what is below a rootfs is known by then only.
-    let entered = match plan.privileged && basis.is_system {
-        true => Ok(view.enter(basis, plan, None)?),
-        false => Err(view),
-    };
-    let root = match entered {
-        // What is still to come deprives commands of nothing, unless the host's network is to be fenced.
-        Ok(entered) if basis.serves && basis.network == Network::None => {
-            // What fails is tried again, and told, when the sandbox is known.
-            Root::Entered(entered, Early::make(&basis.capabilities).ok())
+    let furnished = if is_sealed {
+        Ok(root::furnish(basis, plan, true)?)
+    } else {
+        let view = View::collect(basis)?;
+        match plan.privileged && basis.is_system {
+            true => Ok(view.enter(basis, plan, None).and_then(|()| root::furnish(basis, plan, false))?),
+            false => Err(view),
         }
-        Ok(entered) => Root::Entered(entered, None),
+    };
+    let root = match furnished {
+        // What is still to come deprives commands of nothing, unless the host's network is to be fenced.
+        Ok(furnished) if basis.serves && basis.network == Network::None => {
+            // What fails is tried again, and told, when the sandbox is known.
+            Root::Furnished(furnished, Early::make(&basis.capabilities).ok())
+        }
+        Ok(furnished) => Root::Furnished(furnished, None),
         Err(view) => Root::Seen(view),
     };
     let (config, sources) = line.receive_config()?;
     let sources = sources.map_or_else(|| Sources::open(&config, plan), Ok)?;
-    let (entered, early) = match root {
-        Root::Entered(entered, early) => (entered, early),
-        Root::Seen(view) => (view.enter(basis, plan, sources.rootfs.as_ref())?, None),
+    let (furnished, early) = match root {
+        Root::Furnished(furnished, early) => (furnished, early),
+        Root::Seen(view) => {
+            view.enter(basis, plan, sources.rootfs.as_ref())?;
+            (root::furnish(basis, plan, false)?, None)
+        }
     };
-    entered.finish(&config, &sources)?;
+    furnished.finish(&config, &sources)?;
     let landlock = harden(&config)?;
     let seccomp_calls = CommandRestrictions::new(&config.capabilities).refused_calls();
-    let Entered { masked_paths, read_only_paths } = entered;
+    let Furnished { masked_paths, read_only_paths, .. } = furnished;
     line.send(&Message::Built(Built { landlock, seccomp_calls, masked_paths, read_only_paths }))?;
     if config.die_with_parent.is_none() && !config.outlives_parent {
         let none = rustix::process::set_parent_process_death_signal(None);
@@ -120,12 +136,12 @@ fn enter(basis: &Basis, plan: &Plan, socket: &OwnedFd, line: &Line, entrance: En
     Ok(Ready { config, early })
 }
 
-fn die_with_outer_half() -> Result<(), LaunchError> {
+pub(super) fn die_with_outer_half() -> Result<(), LaunchError> {
     let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     set.stage(Stage::Namespaces, "setting the parent death signal")
 }
 
-fn become_root() -> Result<(), LaunchError> {
+pub(super) fn become_root() -> Result<(), LaunchError> {
     let failed = |what| move |errno| LaunchError::system(Stage::IdMaps, what, errno);
     rustix::thread::set_thread_groups(&[]).map_err(failed("leaving the host's groups"))?;
     let (gid, uid) = (Gid::ROOT, Uid::ROOT);

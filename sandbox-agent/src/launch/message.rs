@@ -13,7 +13,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::sources::{Source, Sources};
-use crate::config::LaunchConfig;
+use crate::config::{Basis, LaunchConfig};
 use crate::error::{Context, LaunchError, Stage};
 use crate::report::Landlock;
 
@@ -25,6 +25,8 @@ const DESCRIPTORS_MAX: usize = 3;
 #[derive(Serialize, Deserialize)]
 pub(super) enum Message {
     Built(Built),
+    /// A template is ready.
+    Sealed,
     Failed(LaunchError),
 }
 
@@ -55,8 +57,8 @@ pub(super) struct Order {
     pub(super) status: OwnedFd,
     /// What PID 1 serves.
     pub(super) socket: OwnedFd,
-    /// A [`Basis`](crate::Basis) comes first, as one line: what it says is made before the configuration is read.
-    pub(super) ahead: bool,
+    /// What is made before the configuration is read.
+    pub(super) ahead: Option<Basis>,
 }
 
 /// One end of a socket for packets, closed by exec.
@@ -86,9 +88,18 @@ impl Line {
         Line(fd)
     }
 
-    /// Asks a launcher for a process that waits for its configuration. Returns its pidfd.
-    pub(crate) fn order(&self, ahead: bool, descriptors: [BorrowedFd<'_>; 3]) -> Result<OwnedFd, LaunchError> {
-        self.send_with(if ahead { b"ahead" } else { b"later" }, &descriptors)?;
+    /// Asks a launcher for a process that waits for its configuration, and perhaps makes what this basis says meanwhile.
+    /// Returns its pidfd.
+    pub(crate) fn order(
+        &self,
+        ahead: Option<&Basis>,
+        descriptors: [BorrowedFd<'_>; 3],
+    ) -> Result<OwnedFd, LaunchError> {
+        let nothing: Option<&Basis> = None;
+        let text = serde_json::to_vec(&ahead).ok().filter(|text| text.len() < PACKET_MAX);
+        // One that is too long to be told, or cannot be, is not made ahead.
+        let text = text.or_else(|| serde_json::to_vec(&nothing).ok()).unwrap_or_default();
+        self.send_with(&text, &descriptors)?;
         let (text, mut fds) = self.receive_with()?;
         match (fds.pop(), text.is_empty()) {
             (Some(pidfd), _) => Ok(pidfd),
@@ -104,7 +115,8 @@ impl Line {
             return Ok(None);
         }
         let [config, status, socket] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| not_understood())?;
-        Ok(Some(Order { config, status, socket, ahead: text == b"ahead" }))
+        let ahead = serde_json::from_slice(&text).map_err(|_| not_understood())?;
+        Ok(Some(Order { config, status, socket, ahead }))
     }
 
     /// Answers an order.

@@ -31,13 +31,24 @@ pub(super) fn attach(mount: &OwnedFd, target: impl AsRef<Path>) -> Result<(), Er
 
 /// Attaches a mount at a path that is made if need be.
 pub(super) fn attach_making(mount: &OwnedFd, target: &Path, is_folder: bool) -> io::Result<()> {
-    if is_folder {
-        make_folders(target)?;
-    } else {
-        target.parent().map_or(Ok(()), make_folders)?;
-        make_file(target, 0o644)?;
-    }
+    make_target(target, is_folder)?;
     Ok(attach(mount, target)?)
+}
+
+/// Makes what something can be mounted on, unless it is there.
+pub(super) fn make_target(target: &Path, is_folder: bool) -> io::Result<()> {
+    if is_folder {
+        return make_folders(target);
+    }
+    target.parent().map_or(Ok(()), make_folders)?;
+    Ok(make_file(target, 0o644)?)
+}
+
+/// Shows what is at `path` at `over` as well, where it is of the same kind, with `flags` added. Neither may be a link.
+pub(super) fn show(path: &str, over: &str, flags: u64) -> Result<(), Errno> {
+    rustix::mount::mount_bind(path, over)?;
+    let over = CString::new(over).map_err(|_| Errno::INVAL)?;
+    sys::mount_setattr_at(&over, &MountChange { set: flags, ..MountChange::default() })
 }
 
 /// Makes a folder and those above it, with mode 0755.

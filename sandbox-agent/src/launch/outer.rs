@@ -1,7 +1,7 @@
 //! The half that stays outside.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IoSlice, Read};
+use std::io::{IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions, WaitIdStatus};
 
 use super::keeper::{self, Parent};
 use super::message::{Built, Line, Message, Order};
+use super::template::Templates;
 use super::{ids, inner, sources};
 use crate::cgroup::{Cgroup, CgroupError, Claim, Limits};
 use crate::config::{Basis, LaunchConfig, Network, Root};
@@ -26,9 +27,9 @@ const FAILED: i32 = 70;
 /// In the new process that it makes, this function does not return. With
 /// [`die_with_parent`](LaunchConfig::die_with_parent) or [`outlives_parent`](LaunchConfig::outlives_parent) it returns
 /// when the sandbox has ended, with PID 1's code.
-pub(super) fn run(order: Order, parent: Parent) -> i32 {
+pub(super) fn run(order: Order, templates: &Templates, parent: Parent) -> i32 {
     let Order { config, status, socket, ahead } = order;
-    match launch(config, socket, ahead, parent) {
+    match launch(config, socket, ahead, templates, parent) {
         Ok(started) => finish(started, &status),
         Err(error) => {
             // A provider that is gone needs no answer.
@@ -75,17 +76,22 @@ fn finish(started: Started, status: &OwnedFd) -> i32 {
     code
 }
 
-fn launch(config: OwnedFd, socket: OwnedFd, ahead: bool, parent: Parent) -> Result<Started, LaunchError> {
-    // Small: a copy of it stays in PID 1.
-    let mut input = BufReader::with_capacity(512, File::from(config).take(CONFIG_MAX + 1));
-    let ahead = if ahead { make_ahead(&mut input, &socket)? } else { None };
-    let config = read_config(&mut input)?;
+fn launch(
+    config: OwnedFd,
+    socket: OwnedFd,
+    ahead: Option<Basis>,
+    templates: &Templates,
+    parent: Parent,
+) -> Result<Started, LaunchError> {
+    let ahead = ahead.map(|basis| make_ahead(basis, templates, &socket)).transpose()?.flatten();
+    let config = read_config(&mut File::from(config).take(CONFIG_MAX + 1))?;
     let parent = config.die_with_parent.map(|pid| parent.named(pid)).transpose()?;
     let limits = config.cgroup.as_ref().map(|cgroup| cgroup.limits.clone()).unwrap_or_default();
-    let half = match ahead.filter(|half| half.basis == config.basis() && half.cgroup.limit(&limits).is_ok()) {
+    let basis = config.basis();
+    let half = match ahead.filter(|half| half.fits(&basis) && half.cgroup.limit(&limits).is_ok()) {
         Some(half) => half,
         // One that does not fit is gone by now, and its cgroup.
-        None => Half::make(config.basis(), &limits, &socket)?,
+        None => Half::make(basis, &limits, templates, &socket)?,
     };
     // PID 1 alone holds the socket, so its peer sees the end of it.
     drop(socket);
@@ -105,18 +111,16 @@ fn launch(config: OwnedFd, socket: OwnedFd, ahead: bool, parent: Parent) -> Resu
 
 /// Makes what a sandbox that is not known yet will need. `None` if that cannot be: then it fails again, and is told, when
 /// that sandbox is known.
-fn make_ahead(input: &mut impl BufRead, socket: &OwnedFd) -> Result<Option<Half>, LaunchError> {
-    let mut line = Vec::new();
-    input.read_until(b'\n', &mut line).stage(Stage::Config, "reading the basis")?;
-    let basis: Basis = serde_json::from_slice(&line)
-        .map_err(|error| LaunchError::new(Stage::Config, format!("the basis is not understood: {error}")))?;
+fn make_ahead(basis: Basis, templates: &Templates, socket: &OwnedFd) -> Result<Option<Half>, LaunchError> {
     basis.config().validate().map_err(|error| LaunchError::new(Stage::Config, error.to_string()))?;
-    Ok(Half::make(basis, &Limits::default(), socket).ok())
+    Ok(Half::make(basis, &Limits::default(), templates, socket).ok())
 }
 
 /// The inner half of a sandbox, up to where it has to know which one it is for.
 struct Half {
     basis: Basis,
+    /// Its root is sealed: it has what the basis says, and no more.
+    is_sealed: bool,
     plan: ids::Plan,
     line: Line,
     // What is first here is dropped first, and a cgroup is removed when its processes have ended.
@@ -125,18 +129,24 @@ struct Half {
 }
 
 impl Half {
-    fn make(basis: Basis, limits: &Limits, socket: &OwnedFd) -> Result<Half, LaunchError> {
-        let plan = ids::Plan::new(&basis.ids)?;
+    fn make(basis: Basis, limits: &Limits, templates: &Templates, socket: &OwnedFd) -> Result<Half, LaunchError> {
+        let template = templates.get(&basis);
+        let plan = template.map_or_else(|| ids::Plan::new(&basis.ids), |template| Ok(template.plan))?;
         let cgroup = OwnCgroup::create(basis.cgroup.as_deref(), limits)?;
         let entrance = cgroup.cgroup.as_ref().map(Cgroup::entrance).transpose().map_err(from_cgroup)?;
+        let (entrance, namespaces) = (entrance.unwrap_or_default(), namespaces(basis.network));
         let (ours, theirs) = Line::pair()?;
-        let forked = entrance.unwrap_or_default().fork(namespaces(basis.network));
-        match forked.stage(Stage::Namespaces, "making the namespaces")? {
+        let forked = match template {
+            Some(template) => templates.fork(template, entrance, namespaces),
+            None => entrance.fork(namespaces).stage(Stage::Namespaces, "making the namespaces"),
+        };
+        let is_sealed = template.is_some();
+        match forked? {
             (Forked::Child, entrance) => {
                 drop(ours);
                 match socket.try_clone() {
                     // Nothing of this stack is dropped in the new process, which closes all else that is open in it.
-                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance }),
+                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance, is_sealed }),
                     Err(_) => std::process::exit(FAILED),
                 }
             }
@@ -145,9 +155,15 @@ impl Half {
                 drop(theirs);
                 plan.write(pid)?;
                 ours.send_go()?;
-                Ok(Half { basis, plan, line: ours, process, cgroup })
+                Ok(Half { basis, is_sealed, plan, line: ours, process, cgroup })
             }
         }
+    }
+
+    /// Whether a sandbox with this basis can have it.
+    fn fits(&self, basis: &Basis) -> bool {
+        let has_targets = !self.is_sealed || basis.targets.iter().all(|target| self.basis.targets.contains(target));
+        has_targets && self.basis.is_like(basis)
     }
 }
 
@@ -157,12 +173,12 @@ fn hear(line: &Line) -> Result<Built, LaunchError> {
     let built = match line.receive()? {
         Some(Message::Built(built)) => built,
         Some(Message::Failed(error)) => return Err(error),
-        None => return Err(ended()),
+        Some(Message::Sealed) | None => return Err(ended()),
     };
     match line.receive()? {
         None => Ok(built),
         Some(Message::Failed(error)) => Err(error),
-        Some(Message::Built(_)) => Err(ended()),
+        Some(Message::Built(_) | Message::Sealed) => Err(ended()),
     }
 }
 
@@ -285,14 +301,14 @@ impl Drop for OwnCgroup {
 }
 
 /// PID 1 as its parent sees it. Dropped, it is killed and reaped; then everything in its pid namespace is gone.
-struct Inner {
+pub(super) struct Inner {
     pid: Pid,
     pidfd: OwnedFd,
     ended: bool,
 }
 
 impl Inner {
-    fn new(pid: Pid) -> Result<Inner, LaunchError> {
+    pub(super) fn new(pid: Pid) -> Result<Inner, LaunchError> {
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Inner { pid, pidfd, ended: false }),
             // It is this process's child and not reaped, so the pid is still its own.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 
 use super::dev::{MASK_FILE, MASK_FOLDER};
 use super::mounts::{self, NODEV, NOEXEC, NOSUID, READ_ONLY};
@@ -42,6 +42,12 @@ pub(super) fn mount() -> Result<OwnedFd, LaunchError> {
     make().stage_at(Stage::Proc, "mounting", "/proc")
 }
 
+/// Mounts one over another one, which has to be seen whole in this root.
+pub(super) fn cover() -> Result<(), Errno> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount(c"proc", c"/proc", c"proc", flags, None)
+}
+
 /// Hides what is the host's. Before, settings below `/proc/sys` can be made. Returns the masked and the read-only paths,
 /// as far as this kernel has them.
 pub(super) fn hide() -> Result<(Vec<String>, Vec<String>), LaunchError> {
@@ -59,12 +65,9 @@ pub(super) fn hide() -> Result<(Vec<String>, Vec<String>), LaunchError> {
             read_only.push(path.to_owned());
         }
     }
-    let unlink = std::fs::remove_file(MASK_FILE).and_then(|()| std::fs::remove_dir(MASK_FOLDER));
-    unlink.stage(Stage::Proc, "removing the masks' names")?;
     Ok((masked, read_only))
 }
 
 fn put(what: &str, over: &str) -> Result<(), LaunchError> {
-    let put = mounts::clone(what, READ_ONLY | NOSUID | NODEV | NOEXEC).and_then(|mount| mounts::attach(&mount, over));
-    put.stage_at(Stage::Proc, "hiding", over)
+    mounts::show(what, over, READ_ONLY | NOSUID | NODEV | NOEXEC).stage_at(Stage::Proc, "hiding", over)
 }

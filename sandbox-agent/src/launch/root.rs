@@ -2,6 +2,7 @@
 //!
 //! First everything of the host that the sandbox sees is collected as unattached mounts; then the root is changed
 //! and the old one dropped; only then are they attached, so no path or link of the new root can lead back to the host.
+//! That root is the same for all sandboxes of a kind. What is one sandbox's own is mounted over it.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -14,7 +15,7 @@ use super::ids::Plan;
 use super::mounts::{self, NODEV, NOEXEC, NOSUID, READ_ONLY};
 use super::sources::Sources;
 use super::{dev, etc, network, overlay, proc};
-use crate::config::{Access, Basis, LaunchConfig, MemoryFolder, Root};
+use crate::config::{Access, Basis, LaunchConfig, MemoryFolder, Root, Target};
 use crate::error::{Context, LaunchError, Stage};
 
 /// Where the new root is put together. Any folder that every host has will do; it is covered in this mount
@@ -62,7 +63,7 @@ impl View {
         basis: &Basis,
         plan: &Plan,
         rootfs: Option<&(OwnedFd, OwnedFd)>,
-    ) -> Result<Entered, LaunchError> {
+    ) -> Result<(), LaunchError> {
         change_root(rootfs)?;
         if basis.is_system {
             for (path, part) in &self.system {
@@ -76,41 +77,79 @@ impl View {
                     }
                 }
             }
-            private_folders(basis, plan)?;
+            folders()?;
         }
         self.etc.fill(basis, plan)?;
-        self.dev.fill(basis, plan)?;
+        self.dev.fill()?;
         let attach = |mount: &_, path: &str| mounts::attach_making(mount, Path::new(path), true);
         attach(&self.proc, "/proc").stage_at(Stage::Proc, "mounting", "/proc")?;
         mounts::make_folders(Path::new("/sys")).stage_at(Stage::Root, "making", "/sys")?;
         if let Some(cpus) = &self.cpus {
             attach(cpus, CPUS).stage_at(Stage::Root, "mounting", CPUS)?;
         }
-        network::set_up(basis.network, plan)?;
-        let (masked_paths, read_only_paths) = proc::hide()?;
-        Ok(Entered { masked_paths, read_only_paths })
-    }
-}
-
-/// The new root, to which one sandbox's own things can still be added.
-pub(super) struct Entered {
-    pub(super) masked_paths: Vec<String>,
-    pub(super) read_only_paths: Vec<String>,
-}
-
-impl Entered {
-    /// Adds them, and lets the root's own file system be changed no more.
-    pub(super) fn finish(&self, config: &LaunchConfig, sources: &Sources) -> Result<(), LaunchError> {
-        network::set_name(config)?;
-        etc::put_names(config)?;
-        bind(config, sources)?;
-        mounts::add_flags("/dev", READ_ONLY, false).stage_at(Stage::Dev, "protecting", "/dev")?;
-        if config.root == Root::System {
-            let flags = READ_ONLY | NOSUID | NODEV;
-            mounts::add_flags("/", flags, false).stage_at(Stage::Root, "protecting", "/")?;
-        }
         Ok(())
     }
+}
+
+/// Completes a root of system folders that many sandboxes are to have: it can be changed no more.
+pub(super) fn seal(basis: &Basis) -> Result<(), LaunchError> {
+    for Target { path, is_folder } in &basis.targets {
+        // What cannot be made here, where folders of the host are below, is there or fails when it is mounted.
+        let _ = mounts::make_target(path, *is_folder);
+    }
+    etc::put_placeholders()?;
+    protect_devices()?;
+    protect_root()
+}
+
+/// Mounts what each sandbox has for itself, whatever it is: the process's root is one that was entered, or the copy of a
+/// sealed one.
+pub(super) fn furnish(basis: &Basis, plan: &Plan, is_sealed: bool) -> Result<Furnished, LaunchError> {
+    if is_sealed {
+        proc::cover().stage_at(Stage::Proc, "mounting", "/proc")?;
+    }
+    network::set_up(basis.network, plan)?;
+    let (masked_paths, read_only_paths) = proc::hide()?;
+    if basis.is_system {
+        private_folders(basis, plan)?;
+    }
+    dev::mount_own(basis, plan)?;
+    Ok(Furnished { masked_paths, read_only_paths, is_sealed })
+}
+
+/// The new root, to which what one configuration asks for can still be added.
+pub(super) struct Furnished {
+    pub(super) masked_paths: Vec<String>,
+    pub(super) read_only_paths: Vec<String>,
+    is_sealed: bool,
+}
+
+impl Furnished {
+    /// Adds it, and lets the root's own file system be changed no more.
+    pub(super) fn finish(&self, config: &LaunchConfig, sources: &Sources) -> Result<(), LaunchError> {
+        network::set_name(config)?;
+        etc::put_names(config, self.is_sealed)?;
+        bind(config, sources)?;
+        if self.is_sealed {
+            return Ok(());
+        }
+        protect_devices()?;
+        if config.root == Root::System { protect_root() } else { Ok(()) }
+    }
+}
+
+fn protect_devices() -> Result<(), LaunchError> {
+    mounts::add_flags("/dev", READ_ONLY, false).stage_at(Stage::Dev, "protecting", "/dev")
+}
+
+fn protect_root() -> Result<(), LaunchError> {
+    let flags = READ_ONLY | NOSUID | NODEV;
+    mounts::add_flags("/", flags, false).stage_at(Stage::Root, "protecting", "/")
+}
+
+/// Paths of the host whose replacement makes another view.
+pub(super) fn seen() -> impl Iterator<Item = &'static str> {
+    SYSTEM.into_iter().chain([CPUS])
 }
 
 fn system_parts() -> Result<Vec<(&'static str, Part)>, LaunchError> {
@@ -148,6 +187,17 @@ fn change_root(rootfs: Option<&(OwnedFd, OwnedFd)>) -> Result<(), LaunchError> {
     rustix::process::chdir("/").stage(Stage::Root, "entering the new root")
 }
 
+/// Makes what the private folders are mounted on, and what is beside them.
+fn folders() -> Result<(), LaunchError> {
+    for path in ["/tmp", "/var/tmp", "/run", "/home", "/root", "/var/log", "/var/cache", "/var/lib"] {
+        mounts::make_folders(Path::new(path)).stage_at(Stage::Root, "making", path)?;
+    }
+    for (link, target) in [("/var/run", "/run"), ("/var/lock", "/run/lock")] {
+        std::os::unix::fs::symlink(target, link).stage_at(Stage::Root, "linking", link)?;
+    }
+    Ok(())
+}
+
 fn private_folders(basis: &Basis, plan: &Plan) -> Result<(), LaunchError> {
     let sizes = &basis.sizes;
     let folders = [
@@ -158,17 +208,10 @@ fn private_folders(basis: &Basis, plan: &Plan) -> Result<(), LaunchError> {
         ("/root", sizes.root_mib, 0o700),
     ];
     for (path, mib, mode) in folders {
-        mounts::make_folders(Path::new(path)).stage_at(Stage::Root, "making", path)?;
         let mounted = mounts::memory(path, u64::from(mib) * 1024, mode, MountFlags::NOSUID | MountFlags::NODEV);
         mounted.stage_at(Stage::Root, "mounting", path)?;
     }
-    for (link, target) in [("/var/run", "/run"), ("/var/lock", "/run/lock")] {
-        std::os::unix::fs::symlink(target, link).stage_at(Stage::Root, "linking", link)?;
-    }
     rustix::fs::mkdir("/run/lock", Mode::from_raw_mode(0o1777)).stage_at(Stage::Root, "making", "/run/lock")?;
-    for path in ["/var/log", "/var/cache", "/var/lib"] {
-        mounts::make_folders(Path::new(path)).stage_at(Stage::Root, "making", path)?;
-    }
     let home = format!("/home/{}", basis.user.name);
     rustix::fs::mkdir(&home, Mode::from_raw_mode(0o755)).stage_at(Stage::Root, "making", &home)?;
     if plan.map.count > 1 {
