@@ -1,7 +1,6 @@
 //! Making, reading and naming entries of folders.
 
 use std::{
-    io::Read,
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
@@ -127,14 +126,19 @@ pub fn entry_kind(stat: &Stat) -> FileKind {
     }
 }
 
+/// The kernel gives so many random bytes or none.
+const RANDOM_WHOLE: usize = 256;
+
 /// `2 * count` random hexadecimal digits.
 ///
 /// # Errors
 /// When the system has no random bytes.
 pub fn random_hex(count: usize) -> Result<String> {
     let mut bytes = vec![0; count];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| SandboxError::io("/dev/urandom", error))?;
+    // Whole at once for as few as a name has.
+    for chunk in bytes.chunks_mut(RANDOM_WHOLE) {
+        rustix::rand::getrandom(&mut *chunk, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| SandboxError::io("random bytes", errno.into()))?;
+    }
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -23,8 +23,12 @@ pub fn start_time(pid: u32) -> Option<u64> {
 
 /// This process.
 pub fn this_process() -> Owner {
+    static FIRST: OnceLock<(u32, u64)> = OnceLock::new();
     let pid = std::process::id();
-    Owner::Process { host: host_name().to_owned(), pid, start_time: start_time(pid).unwrap_or_default() }
+    let started = || start_time(pid).unwrap_or_default();
+    let (first, at) = *FIRST.get_or_init(|| (pid, started()));
+    // One that was forked from the first to ask has a start of its own.
+    process(pid, if first == pid { at } else { started() })
 }
 
 /// A process of this machine by its number and start.

@@ -18,6 +18,7 @@ mod handover;
 mod hardening;
 mod hint;
 mod hold;
+mod kernel_file;
 mod launch;
 mod launcher;
 mod relay;

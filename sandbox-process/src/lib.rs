@@ -74,6 +74,7 @@ pub use output::CHUNK_BYTES;
 pub use process::{Controller, Process};
 pub use restrictions::Restrictions;
 pub use set::ProcessSet;
+pub use signals::settle_signals;
 pub use spawn::EVENT_QUEUE;
 pub use terminal::TerminalSize;
 pub use user::{User, UserError, UserErrorKind};

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -51,16 +52,35 @@ pub(crate) fn child_signal_fd() -> Result<RawFd, Errno> {
     check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })
 }
 
+/// Signals whose action may be another one than the default, bit n - 1 for signal n.
+static UNSETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// For a program that changes the actions of no signals but `own` from here on: gives all others their default action now.
+/// What starts commands, in this process and those that it forks, resets only these then, not all 64.
+pub fn settle_signals(own: &[i32]) {
+    let own = own.iter().filter(|signal| (1..=64).contains(*signal)).fold(0, |set, signal| set | 1u64 << (signal - 1));
+    reset(!own);
+    UNSETTLED.store(own, Ordering::Relaxed);
+}
+
 /// Gives every signal its default action, also the two that the C library keeps for itself: a host may have
 /// inherited them as ignored.
 pub(crate) fn reset_signal_actions() {
+    reset(UNSETTLED.load(Ordering::Relaxed));
+}
+
+fn reset(set: u64) {
     // All-zero is the default action in every architecture's layout of the kernel's structure.
     let action = [0u64; 8];
     let mut signal: c_int = 1;
     while signal <= 64 {
-        // SAFETY: the kernel reads its structure (at most 64 bytes) and an 8-byte mask size, and refuses the
-        // signals that cannot be changed.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize) };
+        if set & 1 << (signal - 1) != 0 {
+            // SAFETY: the kernel reads its structure (at most 64 bytes) and an 8-byte mask size, and refuses the
+            // signals that cannot be changed.
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
+            };
+        }
         signal += 1;
     }
 }

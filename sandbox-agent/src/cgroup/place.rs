@@ -1,11 +1,11 @@
 //! Where this process is in the host's cgroup hierarchies.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::{CgroupError, Version};
+use crate::kernel_file;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
@@ -98,7 +98,7 @@ impl Places {
 }
 
 fn read(path: &str) -> Result<String, CgroupError> {
-    fs::read_to_string(path).map_err(|error| CgroupError::system(Path::new(path), &error))
+    kernel_file::read(path).map_err(|error| CgroupError::system(Path::new(path), &error))
 }
 
 #[cfg(test)]

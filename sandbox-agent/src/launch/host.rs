@@ -15,6 +15,8 @@ use crate::sys::{self, Watched};
 
 const USAGE: i32 = 64;
 const FAILED: i32 = 70;
+/// What the standard library ignores or handles.
+const STANDARD_SIGNALS: [i32; 3] = [libc::SIGBUS, libc::SIGPIPE, libc::SIGSEGV];
 
 /// Runs a launcher: its provider orders sandboxes over the socket that is standard input, and ends it by closing that.
 /// Returns its exit code; so it does in the processes that it forks, with [`die_with_parent`] or [`outlives_parent`] when
@@ -56,6 +58,8 @@ fn launcher(is_protected: bool) -> Result<i32, LaunchError> {
     keeper::settle();
     rustix::process::umask(Mode::empty());
     sys::unblock_signals().stage(Stage::Config, "unblocking signals")?;
+    let own: Vec<i32> = crate::serve::signals().chain(STANDARD_SIGNALS).collect();
+    sandbox_process::settle_signals(&own);
     // Each process by this name, whatever the file is called.
     let _ = rustix::thread::set_name(c"sandbox-agent");
     let line = sys::duplicate_inherited(0).stage(Stage::Config, "using standard input")?;

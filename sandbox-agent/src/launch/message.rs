@@ -157,7 +157,7 @@ impl Line {
     }
 
     /// Tells the inner half which sandbox it is for, and hands over what is opened for it already.
-    pub(super) fn send_config(&self, config: &LaunchConfig, sources: Option<&Sources>) -> Result<(), LaunchError> {
+    pub(super) fn send_config(&self, config: &[u8], sources: Option<&Sources>) -> Result<(), LaunchError> {
         let opened = sources.map(|sources| Opened {
             workdir: sources.workdir.as_ref().map(|source| source.is_folder),
             binds: sources.binds.iter().map(|source| source.is_folder).collect(),
@@ -165,10 +165,9 @@ impl Line {
         });
         let text = serde_json::to_vec(&opened).map_err(|_| not_understood())?;
         // It may be larger than any packet.
-        let content = serde_json::to_vec(config).map_err(|_| not_understood())?;
         let write = || -> std::io::Result<File> {
             let mut file = File::from(rustix::fs::memfd_create(c"sandbox-agent-config", MemfdFlags::CLOEXEC)?);
-            file.write_all(&content)?;
+            file.write_all(config)?;
             file.rewind()?;
             Ok(file)
         };

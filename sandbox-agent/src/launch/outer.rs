@@ -15,11 +15,14 @@ use super::{ids, inner, sources};
 use crate::cgroup::{Cgroup, CgroupError, Claim, Limits};
 use crate::config::{Basis, LaunchConfig, Network, Root};
 use crate::error::{Context, LaunchError, Stage};
+use crate::kernel_file;
 use crate::report::{LaunchStatus, Report};
 use crate::sys::Forked;
 
 /// Twice what the kernel takes as the environment of a command.
 const CONFIG_MAX: u64 = 4 << 20;
+/// As long as most are.
+const CONFIG_USUAL: usize = 4096;
 const FAILED: i32 = 70;
 
 /// Runs a launch in this process, which a launcher has forked for it, and returns its exit code.
@@ -70,9 +73,10 @@ fn finish(started: Started, status: &OwnedFd) -> i32 {
         cgroup.release();
         return 0;
     };
-    drop(cgroup);
-    // Whoever still waits for the end hears of it when nothing is left.
-    let _ = send_status(status, &LaunchStatus::Ended(code), None);
+    // Whoever still waits for the end hears of it when nothing is left; else it sees to that itself.
+    if cgroup.remove() {
+        let _ = send_status(status, &LaunchStatus::Ended(code), None);
+    }
     code
 }
 
@@ -84,7 +88,7 @@ fn launch(
     parent: Parent,
 ) -> Result<Started, LaunchError> {
     let ahead = ahead.map(|basis| make_ahead(basis, templates, &socket)).transpose()?.flatten();
-    let config = read_config(&mut File::from(config).take(CONFIG_MAX + 1))?;
+    let (config, text) = read_config(&mut File::from(config).take(CONFIG_MAX + 1))?;
     let parent = config.die_with_parent.map(|pid| parent.named(pid)).transpose()?;
     let limits = config.cgroup.as_ref().map(|cgroup| cgroup.limits.clone()).unwrap_or_default();
     let basis = config.basis();
@@ -101,7 +105,7 @@ fn launch(
     if let (Some(opened), Root::Rootfs { lower, .. }) = (&sources, &config.root) {
         opened.map_lower_owners(process.pid, &plan, lower)?;
     }
-    let sent = line.send_config(&config, sources.as_ref());
+    let sent = line.send_config(&text, sources.as_ref());
     drop(sources);
     // An inner half that has failed, and is gone, has said why.
     let built = hear(&line).and_then(|built| sent.map(|()| built))?;
@@ -188,8 +192,9 @@ fn namespaces(network: Network) -> i32 {
     libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | network
 }
 
-fn read_config(input: &mut impl Read) -> Result<LaunchConfig, LaunchError> {
-    let mut text = Vec::new();
+/// A configuration, and how it was told.
+fn read_config(input: &mut impl Read) -> Result<(LaunchConfig, Vec<u8>), LaunchError> {
+    let mut text = Vec::with_capacity(CONFIG_USUAL);
     input.read_to_end(&mut text).stage(Stage::Config, "reading the configuration")?;
     if text.len() as u64 > CONFIG_MAX {
         return Err(LaunchError::new(Stage::Config, "the configuration is longer than 4 MiB"));
@@ -198,7 +203,7 @@ fn read_config(input: &mut impl Read) -> Result<LaunchConfig, LaunchError> {
     let config: LaunchConfig = serde_json::from_slice(&text)
         .map_err(|error| LaunchError::new(Stage::Config, format!("the configuration is not understood: {error}")))?;
     config.validate().map_err(|error| LaunchError::new(Stage::Config, error.to_string()))?;
-    Ok(config)
+    Ok((config, text))
 }
 
 fn report(
@@ -226,7 +231,7 @@ fn report(
 
 fn start_ticks(pid: u32) -> Result<u64, LaunchError> {
     let path = format!("/proc/{pid}/stat");
-    let stat = std::fs::read_to_string(&path).stage_at(Stage::Report, "reading", &path)?;
+    let stat = kernel_file::read(&path).stage_at(Stage::Report, "reading", &path)?;
     // The name before the last parenthesis may hold anything; the start time is the 20th field after it.
     let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).and_then(|t| t.parse().ok());
     ticks.ok_or_else(|| LaunchError::new(Stage::Report, "the kernel's process table is not understood").at(path))
@@ -291,10 +296,16 @@ impl OwnCgroup {
     }
 }
 
+impl OwnCgroup {
+    /// Whether it is gone, if there was one. What cannot be removed is found by the provider's sweep.
+    fn remove(mut self) -> bool {
+        self.cgroup.take().is_none_or(|cgroup| cgroup.remove().is_ok())
+    }
+}
+
 impl Drop for OwnCgroup {
     fn drop(&mut self) {
         if let Some(cgroup) = &self.cgroup {
-            // What cannot be removed is found by the provider's sweep.
             let _ = cgroup.remove();
         }
     }

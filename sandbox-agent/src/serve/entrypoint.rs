@@ -78,6 +78,11 @@ pub(super) fn start(agent: &Arc<Agent>) -> Result<(), String> {
     Ok(())
 }
 
+/// All signals that an agent ever handles.
+pub(crate) fn signals() -> impl Iterator<Item = i32> {
+    ENDING.into_iter().chain(FORWARDED).chain([libc::SIGCHLD])
+}
+
 /// Does for as long as the agent lives what signals ask for. Without an entrypoint the others keep what they do.
 pub(super) fn obey_signals(agent: &Arc<Agent>) {
     let has_entrypoint = agent.surroundings.config.entrypoint.is_some();

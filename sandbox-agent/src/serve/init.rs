@@ -3,6 +3,7 @@
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::sys;
+use crate::kernel_file;
 
 /// Not the last to go, but after every command.
 const OOM_SCORE: &str = "-900";
@@ -16,7 +17,7 @@ pub(super) fn protect() -> rustix::io::Result<Option<i16>> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     sys::save_memory();
     sys::close_on_exec();
-    let old = std::fs::read_to_string(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
+    let old = kernel_file::read(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
     // Without privilege it stays as it is.
     Ok(old.filter(|_| std::fs::write(OOM_SCORE_FILE, OOM_SCORE).is_ok()))
 }

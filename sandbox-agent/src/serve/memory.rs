@@ -8,6 +8,8 @@ use std::{
 
 use sandbox_core::ExecOutcome;
 
+use crate::kernel_file;
+
 /// Where cgroups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -25,7 +27,7 @@ pub(super) struct MemoryWatch {
 
 impl MemoryWatch {
     pub(super) fn of_this_process() -> Self {
-        let lines = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let lines = kernel_file::read("/proc/self/cgroup").unwrap_or_default();
         let counter = counter(&lines, Path::new(MOUNT)).filter(|file| read(file).is_some());
         Self { counter, told: AtomicU64::new(0) }
     }

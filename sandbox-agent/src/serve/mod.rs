@@ -44,6 +44,7 @@ mod unpack;
 pub use arguments::{ConfigSource, Endpoint, ServeArguments, TokenSource};
 pub use config::{CommandLimits, ConfigError as ServeConfigError, Entrypoint, ServeConfig};
 pub(crate) use early::Early;
+pub(crate) use entrypoint::signals;
 pub(crate) use launched::run_launched;
 pub use local::LocalAgent;
 pub use run::{run, run_behind};

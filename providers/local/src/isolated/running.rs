@@ -144,8 +144,9 @@ impl Running {
         match process.as_mut() {
             Some(Process::Launched(launched)) => {
                 self.kill_now(launched);
-                launched.wait().map_err(failed)?;
-                if let Some(cgroup) = self.cgroup() {
+                // A keeper that tells the end has removed the cgroup.
+                let is_told = launched.wait().map_err(failed)?.is_some();
+                if let Some(cgroup) = self.cgroup().filter(|_| !is_told) {
                     remove(cgroup)?;
                 }
             }
