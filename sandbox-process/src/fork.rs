@@ -13,7 +13,7 @@ use crate::launch::DESCRIPTORS_MAX;
 use crate::nursery;
 use crate::raw::{self, Errno};
 use crate::restrictions::Restrictions;
-use crate::sys;
+use crate::sys::{self, Reaped};
 
 /// Two words in front of every message: an id, and the bytes of the launch (0: kill that supervisor).
 pub(crate) const MESSAGE_HEADER_BYTES: usize = 16;
@@ -36,21 +36,52 @@ pub(crate) struct Order<'a> {
     pub(crate) descriptors: Vec<RawFd>,
 }
 
-/// A running nursery. Dropping it lets the process end when its last supervisor has ended.
+/// A running nursery, or the one supervisor that takes its place. Dropping it lets the process end when its last
+/// supervisor has ended.
 pub(crate) struct Nursery {
+    pid: i32,
     socket: OwnedFd,
     next: AtomicU64,
     accepted: Accepted,
+    /// Of the supervisor of one launch.
+    sole: Option<OwnedFd>,
 }
 
 impl Nursery {
     /// Forks a nursery and leaves a task that reaps it.
     pub(crate) fn start(restrictions: &Restrictions) -> io::Result<Nursery> {
+        let (nursery, process) = Nursery::fork(nursery::run, restrictions)?;
+        tokio::spawn(process.reap());
+        Ok(nursery)
+    }
+
+    /// Forks a process that is to take one launch: a nursery that many can have is more to make and to end. For a host
+    /// that is small, and to whom orphans come: when it has died at its work, `lost` is called.
+    pub(crate) fn sole(restrictions: &Restrictions, lost: impl FnOnce() + Send + 'static) -> io::Result<Nursery> {
+        let (mut nursery, process) = Nursery::fork(nursery::run_sole, restrictions)?;
+        nursery.sole = process.pidfd.as_ref().map(OwnedFd::try_clone).transpose()?;
+        tokio::spawn(async move {
+            if process.reap().await != Some(Reaped::Exited) {
+                lost();
+            }
+        });
+        Ok(nursery)
+    }
+
+    fn fork(run: Run, restrictions: &Restrictions) -> io::Result<(Nursery, NurseryProcess)> {
         let (socket, theirs) = sys::socket_pair()?;
         let accepted = Accepted::new()?;
-        let process = fork(theirs.as_raw_fd(), restrictions, &accepted)?;
-        tokio::spawn(process.reap());
-        Ok(Nursery { socket, next: AtomicU64::new(1), accepted })
+        let (pid, process) = fork(run, theirs.as_raw_fd(), restrictions, &accepted)?;
+        Ok((Nursery { pid, socket, next: AtomicU64::new(1), accepted, sole: None }, process))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it takes one launch only.
+    pub(crate) fn is_sole(&self) -> bool {
+        self.sole.is_some()
     }
 
     /// Whether the launch with this id, whose control socket was closed without a word, may have started something.
@@ -88,8 +119,11 @@ impl Nursery {
         Ok(id)
     }
 
-    /// Kills a supervisor that cannot listen. Its orphans are ended by the nursery.
+    /// Kills a supervisor that cannot listen. Its orphans are ended by the nursery, or by the host.
     pub(crate) fn kill(&self, id: u64) {
+        if let Some(pidfd) = &self.sole {
+            return sys::kill(pidfd.as_fd());
+        }
         let message = [id.to_ne_bytes(), 0u64.to_ne_bytes()].concat();
         if let Err(Errno(errno)) = raw::send(self.socket.as_raw_fd(), &message) {
             tracing::debug!(errno, "nursery not reached");
@@ -97,24 +131,28 @@ impl Nursery {
     }
 }
 
+/// What runs in the forked process.
+type Run = fn(RawFd, &Restrictions, &Accepted) -> !;
+
 /// The nursery's process. Reaped on drop if it has ended, else by a later [`fork`].
 struct NurseryProcess {
     pidfd: Option<OwnedFd>,
 }
 
 impl NurseryProcess {
-    async fn reap(mut self) {
-        let Some(Ok(pidfd)) = self.pidfd.as_ref().map(OwnedFd::try_clone) else { return };
+    /// Waits for its end. None when that cannot be told.
+    async fn reap(mut self) -> Option<Reaped> {
+        let pidfd = self.pidfd.as_ref()?.try_clone().ok()?;
         if let Ok(pidfd) = sys::watch(pidfd, Interest::READABLE) {
             // An error means that the runtime is shutting down; the drop decides then.
             let _ = pidfd.readable().await.map(|mut ready| ready.retain_ready());
         }
-        self.try_reap();
+        self.try_reap()
     }
 
-    fn try_reap(&mut self) -> bool {
-        let reaped = self.pidfd.as_ref().is_none_or(|pidfd| sys::try_reap(pidfd.as_fd()));
-        if reaped {
+    fn try_reap(&mut self) -> Option<Reaped> {
+        let reaped = sys::try_reap(self.pidfd.as_ref()?.as_fd());
+        if reaped.is_some() {
             self.pidfd = None;
         }
         reaped
@@ -123,7 +161,7 @@ impl NurseryProcess {
 
 impl Drop for NurseryProcess {
     fn drop(&mut self) {
-        if !self.try_reap()
+        if self.try_reap().is_none()
             && let Some(pidfd) = self.pidfd.take()
         {
             LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(pidfd);
@@ -136,9 +174,9 @@ impl Drop for NurseryProcess {
 /// `clone` instead of `fork`: no handlers run and no lock of the C library is taken, the pidfd cannot name another
 /// process, and with no exit signal the host's own SIGCHLD handling (a loop that reaps everything, or "ignore")
 /// neither sees nor steals the process.
-fn fork(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> io::Result<NurseryProcess> {
+fn fork(run: Run, host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> io::Result<(i32, NurseryProcess)> {
     if let Ok(mut left) = LEFT.try_lock() {
-        left.retain(|pidfd| !sys::try_reap(pidfd.as_fd()));
+        left.retain(|pidfd| sys::try_reap(pidfd.as_fd()).is_none());
     }
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PIDFD as libc::c_ulong;
@@ -146,10 +184,10 @@ fn fork(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> io::Re
     let nothing = std::ptr::null_mut::<libc::c_void>();
     let mask = raw::block_signals();
     // SAFETY: without CLONE_VM this is a fork: the child gets a copy of the memory and of this thread alone. It
-    // only runs `nursery::run`, which neither allocates, locks, unwinds nor returns.
+    // only runs a function of `nursery`, which neither allocates, locks, unwinds nor returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, no_stack, &raw mut pidfd, nothing, nothing) };
     if pid == 0 {
-        nursery::run(host, restrictions, accepted);
+        run(host, restrictions, accepted);
     }
     let error = io::Error::last_os_error();
     raw::set_signal_mask(&mask);
@@ -157,5 +195,5 @@ fn fork(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> io::Re
         return Err(error);
     }
     // SAFETY: the kernel has just made this descriptor for us.
-    Ok(NurseryProcess { pidfd: Some(unsafe { OwnedFd::from_raw_fd(pidfd) }) })
+    Ok((pid as i32, NurseryProcess { pidfd: Some(unsafe { OwnedFd::from_raw_fd(pidfd) }) }))
 }

@@ -11,6 +11,7 @@
 //!
 //! Runs after `fork` in a process that was multi-threaded: no allocation, no lock, no panic.
 
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use libc::pid_t;
@@ -67,21 +68,65 @@ struct Nursery<'a> {
     accepted: &'a Accepted,
 }
 
-/// Runs the nursery in the forked process. All signals are blocked on entry and stay blocked.
-pub(crate) fn run(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> ! {
+/// Leaves what the forked process has of its host. Returns why nothing may be started, if a restriction could not be put
+/// in force.
+fn leave_host(host: RawFd, name: &CStr, restrictions: &Restrictions) -> Option<Errno> {
     raw::close_all_except(&[host]);
     raw::setsid();
-    raw::set_name(c"sbx-nursery");
+    raw::set_name(name);
     raw::reset_signal_actions();
-    // Before the memory that holds them is given back.
-    let refusal = restrictions.enforce().err();
+    restrictions.enforce().err()
+}
+
+/// Runs, in the forked process, a supervisor without a nursery: it takes one launch, and ends with that. For a host that
+/// is small, whose memory it keeps. All signals are blocked on entry and stay blocked.
+pub(crate) fn run_sole(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> ! {
+    let refusal = leave_host(host, c"sbx-supervisor", restrictions);
+    raw::forbid_tracing();
+    let (Some(mut spare), Some(message)) = (Spare::sole(host), map_message()) else { raw::exit(1) };
+    let mut fds = [-1; MESSAGE_FDS_MAX];
+    let (length, count) = spare.wait(message, &mut fds);
+    let child_signals = spare.child_signals;
+    // The part of one that a launch needs.
+    let mut nursery = Nursery {
+        host: -1,
+        child_signals,
+        supervisors: &mut [],
+        count: 0,
+        spares: 0,
+        grants: 0,
+        message,
+        hunting: None,
+        refusal,
+        notes: (-1, -1),
+        host_gone: false,
+        accepted,
+    };
+    let fds = fds.get(..count).unwrap_or(&[]);
+    if let (Some(&control), Some(Errno(errno))) = (fds.first(), nursery.refusal) {
+        supervisor::give_up(control, Stage::User, errno);
+    }
+    let block_bytes = nursery.word(8).unwrap_or(0);
+    nursery.supervise(length, block_bytes as usize, fds, Some(child_signals));
+    raw::exit(0)
+}
+
+/// Room for a message. Zeroed.
+fn map_message() -> Option<&'static mut [u8]> {
+    let bytes = MESSAGE_HEADER_BYTES + MESSAGE_INLINE_MAX;
+    let address = raw::map_memory(bytes)?;
+    // SAFETY: a fresh zeroed mapping of exactly this size, which stays.
+    Some(unsafe { std::slice::from_raw_parts_mut(address, bytes) })
+}
+
+/// Runs the nursery in the forked process. All signals are blocked on entry and stay blocked.
+pub(crate) fn run(host: RawFd, restrictions: &Restrictions, accepted: &Accepted) -> ! {
+    // Before the memory that holds the restrictions is given back.
+    let refusal = leave_host(host, c"sbx-nursery", restrictions);
     shed::shed_host_memory();
     raw::forbid_tracing();
     let (Ok(()), Ok(child_signals)) = (raw::become_subreaper(), raw::child_signal_fd()) else { raw::exit(1) };
-    let (Some(table), Some(message)) = (
-        raw::map_memory(SUPERVISORS_MAX * size_of::<Known>()),
-        raw::map_memory(MESSAGE_HEADER_BYTES + MESSAGE_INLINE_MAX),
-    ) else {
+    let (Some(table), Some(message)) = (raw::map_memory(SUPERVISORS_MAX * size_of::<Known>()), map_message()) else {
         raw::exit(1)
     };
     let mut nursery = Nursery {
@@ -92,8 +137,7 @@ pub(crate) fn run(host: RawFd, restrictions: &Restrictions, accepted: &Accepted)
         count: 0,
         spares: 0,
         grants: 0,
-        // SAFETY: a fresh zeroed mapping of exactly this size.
-        message: unsafe { std::slice::from_raw_parts_mut(message, MESSAGE_HEADER_BYTES + MESSAGE_INLINE_MAX) },
+        message,
         hunting: None,
         refusal,
         notes: raw::pipe().unwrap_or((-1, -1)),

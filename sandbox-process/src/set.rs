@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -15,6 +15,7 @@ use crate::limits::Limits;
 use crate::process::Process;
 use crate::restrictions::Restrictions;
 use crate::spawn::{self, Channels};
+use crate::tree::Walker;
 
 /// The process trees of one sandbox: what runs, and what commands left in the background.
 ///
@@ -60,22 +61,31 @@ impl ProcessSet {
     /// # Panics
     /// Outside a tokio runtime with I/O and time enabled.
     pub fn prepare(&self) -> Result<(), StartError> {
-        self.registry.nursery(None).map(drop).map_err(|error| spawn::refused(&error))?;
+        self.registry.prepare().map_err(|error| spawn::refused(&error))?;
         self.registry.begin_ahead();
         Ok(())
     }
 
-    /// As [`prepare`](Self::prepare), for a host that deprives itself of something after this: what starts commands now is
-    /// deprived of this instead of what the set says, and what will take its place is forked from the host as it is then.
+    /// As [`prepare`](Self::prepare), for a host that is PID 1, small, and likely to get one command only: what starts that
+    /// one is made, and what starts others when that one has run for a moment. The host may deprive itself of something
+    /// after this: the first is deprived of this instead of what the set says, and what will take its place is forked from
+    /// the host as it is then.
     ///
     /// # Errors
     /// As there.
     ///
     /// # Panics
     /// As there.
-    pub fn prepare_with(&self, restrictions: &Restrictions) -> Result<(), StartError> {
-        let nursery = Nursery::start(restrictions).map_err(|error| spawn::refused(&error))?;
-        *self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(nursery));
+    pub fn prepare_one(&self, restrictions: &Restrictions) -> Result<(), StartError> {
+        let registry = Arc::downgrade(&self.registry);
+        let lost = move || {
+            if let Some(registry) = registry.upgrade() {
+                // A runtime that ends takes no more work, and the whole sandbox ends with it.
+                drop(tokio::task::spawn_blocking(move || registry.hunt()));
+            }
+        };
+        let nursery = Nursery::sole(restrictions, lost).map_err(|error| spawn::refused(&error))?;
+        self.registry.nurseries().put(nursery);
         self.registry.begin_ahead();
         Ok(())
     }
@@ -83,10 +93,10 @@ impl ProcessSet {
     /// Lets the process that starts commands end, if none is there: for a host that is idle. The next command makes it
     /// again.
     pub fn rest(&self) {
-        let mut nursery = self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nurseries = self.registry.nurseries();
         if self.is_empty() {
             // A command that is being started keeps it until it runs.
-            *nursery = None;
+            nurseries.current = None;
             drop(self.registry.ahead());
         }
     }
@@ -124,18 +134,40 @@ impl ProcessSet {
 impl Drop for ProcessSet {
     fn drop(&mut self) {
         self.registry.kill_all();
-        *self.registry.nursery.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.registry.nurseries().current = None;
     }
 }
+
+/// What starts others is made so long after the first command began: many a sandbox has no other, and is gone by then.
+const OTHERS_AFTER: Duration = Duration::from_millis(100);
+/// Pause between two rounds of hunting orphans.
+const HUNT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Who belongs to a set.
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: Mutex<Entries>,
     count: watch::Sender<usize>,
-    nursery: Mutex<Option<Arc<Nursery>>>,
+    nurseries: Mutex<Nurseries>,
     restrictions: Restrictions,
     ahead: Mutex<Ahead>,
+}
+
+#[derive(Default)]
+struct Nurseries {
+    current: Option<Arc<Nursery>>,
+    /// Who may still have a tree.
+    made: Vec<Weak<Nursery>>,
+}
+
+impl Nurseries {
+    fn put(&mut self, nursery: Nursery) -> Arc<Nursery> {
+        let nursery = Arc::new(nursery);
+        self.made.retain(|made| made.strong_count() > 0);
+        self.made.push(Arc::downgrade(&nursery));
+        self.current = Some(nursery.clone());
+        nursery
+    }
 }
 
 /// Of the next command.
@@ -170,15 +202,57 @@ impl Registry {
 
     /// The nursery of this set, started at the first use. `gone`: one that was found dead.
     pub(crate) fn nursery(&self, gone: Option<&Arc<Nursery>>) -> io::Result<Arc<Nursery>> {
-        let mut slot = self.nursery.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(nursery) = slot.as_ref()
-            && gone.is_none_or(|gone| !Arc::ptr_eq(gone, nursery))
+        let mut nurseries = self.nurseries();
+        if let Some(nursery) = nurseries.current.clone()
+            && gone.is_none_or(|gone| !Arc::ptr_eq(gone, &nursery))
         {
-            return Ok(nursery.clone());
+            if nursery.is_sole() {
+                nurseries.current = None;
+            }
+            return Ok(nursery);
         }
-        let nursery = Arc::new(Nursery::start(&self.restrictions)?);
-        *slot = Some(nursery.clone());
-        Ok(nursery)
+        Ok(nurseries.put(Nursery::start(&self.restrictions)?))
+    }
+
+    /// Makes a nursery unless there is one.
+    fn prepare(&self) -> io::Result<()> {
+        let mut nurseries = self.nurseries();
+        if nurseries.current.is_none() {
+            nurseries.put(Nursery::start(&self.restrictions)?);
+        }
+        Ok(())
+    }
+
+    fn nurseries(&self) -> MutexGuard<'_, Nurseries> {
+        self.nurseries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a nursery in a moment, if there is none by then.
+    pub(crate) fn make_nursery_soon(self: &Arc<Registry>) {
+        let registry = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(OTHERS_AFTER).await;
+            if let Some(registry) = registry.upgrade() {
+                // What fails is tried again, and told, by the command.
+                let _ = registry.prepare();
+            }
+        });
+    }
+
+    /// Ends whatever is a child of this process and no nursery: of a supervisor that has died. Blocks.
+    fn hunt(&self) {
+        let Some(mut walker) = Walker::new() else { return };
+        loop {
+            // Held: nobody is forked meanwhile.
+            let nurseries = self.nurseries();
+            let spared: Vec<i32> = nurseries.made.iter().filter_map(Weak::upgrade).map(|made| made.pid()).collect();
+            let found = walker.kill_descendants(|pid| spared.contains(&pid));
+            drop(nurseries);
+            if found == 0 {
+                return walker.unmap();
+            }
+            std::thread::sleep(HUNT_PAUSE);
+        }
     }
 
     fn begin_ahead(&self) {

@@ -78,15 +78,14 @@ impl Spare {
         if raw::parent() != nursery {
             return None;
         }
-        raw::become_subreaper().ok()?;
-        let child_signals = raw::child_signal_fd().ok()?;
-        // What the command gets has to be moved once only, if it does not come in where the standard streams go.
-        for standard in 0..3 {
-            if standard != child_signals {
-                raw::dup_onto(child_signals, standard).ok()?;
-            }
-        }
-        Some(Spare { host, notes, grant, child_signals, nursery })
+        Some(Spare { host, notes, grant, child_signals: become_supervisor()?, nursery })
+    }
+
+    /// Makes the forked process a supervisor that has no nursery: its first launch is its last.
+    pub(crate) fn sole(host: RawFd) -> Option<Spare> {
+        let above = raw::dup_above(host, OWN_MIN).ok()?;
+        raw::close(host);
+        Some(Spare { host: above, notes: -1, grant: -1, child_signals: become_supervisor()?, nursery: 0 })
     }
 
     /// Waits for a launch: its bytes in the message, and its descriptors. Ends this process when there will be none.
@@ -137,10 +136,23 @@ impl Spare {
     }
 
     fn note(&self, note: Note) {
-        if raw::write(self.notes, &note.encode()) != Ok(NOTE_BYTES) {
+        if self.notes >= 0 && raw::write(self.notes, &note.encode()) != Ok(NOTE_BYTES) {
             raw::exit(0);
         }
     }
+}
+
+/// Where it hears of its children.
+fn become_supervisor() -> Option<RawFd> {
+    raw::become_subreaper().ok()?;
+    let child_signals = raw::child_signal_fd().ok()?;
+    // What the command gets has to be moved once only, if it does not come in where the standard streams go.
+    for standard in 0..3 {
+        if standard != child_signals {
+            raw::dup_onto(child_signals, standard).ok()?;
+        }
+    }
+    Some(child_signals)
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ impl Start<'_> {
         let Start { registry, prepared, command, limits, started } = *self;
         let ends = Ends::new(registry, command).map_err(|error| refused(&error))?;
         let nursery = registry.nursery(gone).map_err(|error| refused(&error))?;
+        let is_sole = nursery.is_sole();
         let id = send(&nursery, prepared, command, &ends.child).await?;
         let Ends { child, control, output, stdin, rest, terminal } = ends;
         drop(child);
@@ -96,6 +97,9 @@ impl Start<'_> {
         ready.await.unwrap_or_else(|_| Err(StartError::lost().into()))?;
         // While this one runs.
         registry.make_ahead();
+        if is_sole {
+            registry.make_nursery_soon();
+        }
         if let Some(rest) = rest {
             tokio::spawn(feed(shared.clone(), rest));
         }

@@ -136,20 +136,41 @@ pub(crate) fn shut_down_writing(fd: BorrowedFd<'_>) {
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// Reaps the process behind a pidfd if it has ended. True when it is reaped, now or before, by whomever.
-pub(crate) fn try_reap(pidfd: BorrowedFd<'_>) -> bool {
+/// How a process that is reaped has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    /// With code 0.
+    Exited,
+    Died,
+    /// Somebody else has reaped it.
+    Unknown,
+}
+
+/// Reaps the process behind a pidfd. None when it has not ended.
+pub(crate) fn try_reap(pidfd: BorrowedFd<'_>) -> Option<Reaped> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let id = pidfd.as_raw_fd() as libc::id_t;
     let options = libc::WEXITED | libc::WNOHANG | libc::__WALL;
     // SAFETY: the pointer is valid for one siginfo.
     let result = unsafe { libc::waitid(libc::P_PIDFD, id, info.as_mut_ptr(), options) };
     if result < 0 {
-        return io::Error::last_os_error().raw_os_error() != Some(libc::EINTR);
+        let is_interrupted = io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
+        return (!is_interrupted).then_some(Reaped::Unknown);
     }
     // SAFETY: all-zero is a valid siginfo, and waitid may have filled it.
     let info = unsafe { info.assume_init() };
     // SAFETY: waitid sets the pid field, or leaves it zero when nobody has ended.
-    unsafe { info.si_pid() != 0 }
+    let pid = unsafe { info.si_pid() };
+    // SAFETY: the same holds for the status.
+    let status = unsafe { info.si_status() };
+    (pid != 0).then(|| if (info.si_code, status) == (libc::CLD_EXITED, 0) { Reaped::Exited } else { Reaped::Died })
+}
+
+/// Sends SIGKILL to the process behind a pidfd. One that has ended needs none.
+pub(crate) fn kill(pidfd: BorrowedFd<'_>) {
+    let nothing = std::ptr::null_mut::<libc::siginfo_t>();
+    // SAFETY: the pidfd is open, and no siginfo is given.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, nothing, 0) };
 }
 
 /// Sends SIGKILL to a process group.

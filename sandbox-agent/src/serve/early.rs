@@ -47,7 +47,7 @@ impl Early {
         let mut ahead = restrictions(early.oom_score);
         ahead.seccomp = restricted.program();
         let entered = early.runtime.enter();
-        processes.prepare_with(&ahead).map_err(|error| error.to_string())?;
+        processes.prepare_one(&ahead).map_err(|error| error.to_string())?;
         drop(entered);
         Ok(Early { processes: Some(processes), ..early })
     }
