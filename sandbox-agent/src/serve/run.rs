@@ -62,6 +62,7 @@ pub(super) fn serve(
     open: impl FnOnce() -> Result<Opened, String>,
 ) -> Result<u8, String> {
     let Early { runtime, processes, oom_score } = early;
+    let is_ready = processes.is_some();
     if config.inherit_env {
         config.env = inherited_env().overridden_by(&config.env);
     }
@@ -89,8 +90,10 @@ pub(super) fn serve(
         });
         entrypoint::obey_signals(&agent);
         entrypoint::start(&agent)?;
-        // What the start alone needed is nothing for the processes that are forked from this one.
-        sys::trim_memory();
+        if !is_ready {
+            // What the start alone needed is nothing for the processes that are forked from this one.
+            sys::trim_memory();
+        }
         // While the client comes; a failure is told by the first command.
         let _ = agent.processes.prepare();
         connections::run(source, options, &agent).await;
