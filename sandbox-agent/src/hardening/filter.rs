@@ -1,6 +1,6 @@
 //! The seccomp filter for commands.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use libc::{ENOSYS, EPERM, sock_filter};
 use rustix::io::Errno;
@@ -23,7 +23,13 @@ impl std::fmt::Debug for Filter {
 }
 
 impl Filter {
-    pub(super) fn new() -> Filter {
+    /// The one filter that there is. A launcher has assembled it for what it forks.
+    pub(super) fn get() -> Filter {
+        static ASSEMBLED: OnceLock<Filter> = OnceLock::new();
+        ASSEMBLED.get_or_init(Filter::new).clone()
+    }
+
+    fn new() -> Filter {
         let refused = REFUSED.iter().chain(REFUSED_HERE).map(|number| (*number, Rule::Refuse(EPERM)));
         let mut rules: Vec<_> = refused.chain(JUDGED.iter().cloned()).collect();
         rules.sort_by_key(|(number, _)| *number);

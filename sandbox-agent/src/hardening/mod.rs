@@ -60,7 +60,7 @@ impl CommandRestrictions {
     /// Works the restrictions out; commands keep `capabilities` inside the sandbox's own namespaces.
     pub fn new(capabilities: &[Capability]) -> CommandRestrictions {
         let keep = capabilities.iter().fold(CapabilitySet::empty(), |set, capability| set | capability.flag());
-        CommandRestrictions { keep, filter: filter::Filter::new() }
+        CommandRestrictions { keep, filter: filter::Filter::get() }
     }
 
     /// Puts everything in force for this thread and what it starts from now on: no_new_privs, capabilities, seccomp.
@@ -138,6 +138,11 @@ impl CommandRestrictions {
     pub fn refused_calls(&self) -> usize {
         self.filter.refused()
     }
+}
+
+/// Works out what does not depend on what commands keep, for this process and those that it forks.
+pub(crate) fn prepare() {
+    filter::Filter::get();
 }
 
 /// Shuts this process's memory and descriptors to other processes inside; not inherited across exec.

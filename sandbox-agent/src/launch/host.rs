@@ -11,6 +11,7 @@ use super::template::Templates;
 use super::{keeper, mounts, outer};
 use crate::cgroup::Places;
 use crate::error::{Context, LaunchError, Stage};
+use crate::hardening;
 use crate::sys::{self, Watched};
 
 const USAGE: i32 = 64;
@@ -71,6 +72,7 @@ fn launcher(is_protected: bool) -> Result<i32, LaunchError> {
     }
     drop(null);
     Places::remember();
+    hardening::prepare();
     serve(line, parent)
 }
 

@@ -8,6 +8,7 @@ use rustix::thread::{Gid, Uid};
 use super::ids::Plan;
 use super::message::{Built, Line, Message};
 use super::outer::from_cgroup;
+use super::proc::Hidden;
 use super::program;
 use super::root::{self, Furnished, View};
 use super::sources::Sources;
@@ -29,8 +30,8 @@ pub(super) struct Work {
     pub(super) line: Line,
     /// What it has still to enter of its cgroup.
     pub(super) entrance: Entrance,
-    /// Its root is the copy of a sealed one.
-    pub(super) is_sealed: bool,
+    /// Its root is the copy of a sealed one, and this is what is to be hidden.
+    pub(super) sealed: Option<Hidden>,
 }
 
 /// How far the new root is when the configuration comes.
@@ -48,14 +49,14 @@ struct Ready {
 
 /// Builds the sandbox around this process, and is its PID 1. Ends the process.
 pub(super) fn run(work: Work) -> ! {
-    let Work { basis, plan, socket, line, entrance, is_sealed } = work;
+    let Work { basis, plan, socket, line, entrance, sealed } = work;
     // exit runs no destructors: what the outer half owns is not this copy's to clean up.
     let failed = |line: &Line, error: LaunchError| -> ! {
         // If nobody listens any more, nobody needs to know.
         let _ = line.send(&Message::Failed(error));
         std::process::exit(FAILED)
     };
-    let Ready { config, early } = match enter(&basis, &plan, &socket, &line, entrance, is_sealed) {
+    let Ready { config, early } = match enter(&basis, &plan, &socket, &line, entrance, sealed) {
         Ok(ready) => ready,
         Err(error) => failed(&line, error),
     };
@@ -77,7 +78,7 @@ fn enter(
     socket: &OwnedFd,
     line: &Line,
     entrance: Entrance,
-    is_sealed: bool,
+    sealed: Option<Hidden>,
 ) -> Result<Ready, LaunchError> {
     die_with_outer_half()?;
     // While this process has the ids of the outer half, which opened the way in.
@@ -97,12 +98,12 @@ fn enter(
     rustix::process::setsid().stage(Stage::Namespaces, "starting a session")?;
     // With privileges the outer half opens what the configuration names. Without, that is done here, while the host's
     // root is still this process's own; and what is below a rootfs is known by then only.
-    let furnished = if is_sealed {
-        Ok(root::furnish(basis, plan, true)?)
+    let furnished = if sealed.is_some() {
+        Ok(root::furnish(basis, plan, sealed)?)
     } else {
         let view = View::collect(basis)?;
         match plan.privileged && basis.is_system {
-            true => Ok(view.enter(basis, plan, None).and_then(|()| root::furnish(basis, plan, false))?),
+            true => Ok(view.enter(basis, plan, None).and_then(|()| root::furnish(basis, plan, None))?),
             false => Err(view),
         }
     };
@@ -121,13 +122,13 @@ fn enter(
         Root::Furnished(furnished, early) => (furnished, early),
         Root::Seen(view) => {
             view.enter(basis, plan, sources.rootfs.as_ref())?;
-            (root::furnish(basis, plan, false)?, None)
+            (root::furnish(basis, plan, None)?, None)
         }
     };
     furnished.finish(&config, &sources)?;
     let landlock = harden(&config)?;
     let seccomp_calls = CommandRestrictions::new(&config.capabilities).refused_calls();
-    let Furnished { masked_paths, read_only_paths, .. } = furnished;
+    let (masked_paths, read_only_paths) = (furnished.hidden.masked_paths(), furnished.hidden.read_only_paths());
     line.send(&Message::Built(Built { landlock, seccomp_calls, masked_paths, read_only_paths }))?;
     if config.die_with_parent.is_none() && !config.outlives_parent {
         let none = rustix::process::set_parent_process_death_signal(None);

@@ -31,8 +31,13 @@ pub(super) fn attach(mount: &OwnedFd, target: impl AsRef<Path>) -> Result<(), Er
 
 /// Attaches a mount at a path that is made if need be.
 pub(super) fn attach_making(mount: &OwnedFd, target: &Path, is_folder: bool) -> io::Result<()> {
-    make_target(target, is_folder)?;
-    Ok(attach(mount, target)?)
+    match attach(mount, target) {
+        Err(Errno::NOENT) => {
+            make_target(target, is_folder)?;
+            Ok(attach(mount, target)?)
+        }
+        attached => Ok(attached?),
+    }
 }
 
 /// Makes what something can be mounted on, unless it is there.

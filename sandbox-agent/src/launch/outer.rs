@@ -144,13 +144,13 @@ impl Half {
             Some(template) => templates.fork(template, entrance, namespaces),
             None => entrance.fork(namespaces).stage(Stage::Namespaces, "making the namespaces"),
         };
-        let is_sealed = template.is_some();
+        let (sealed, is_sealed) = (template.map(|template| template.hidden.clone()), template.is_some());
         match forked? {
             (Forked::Child, entrance) => {
                 drop(ours);
                 match socket.try_clone() {
                     // Nothing of this stack is dropped in the new process, which closes all else that is open in it.
-                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance, is_sealed }),
+                    Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance, sealed }),
                     Err(_) => std::process::exit(FAILED),
                 }
             }

@@ -48,24 +48,39 @@ pub(super) fn cover() -> Result<(), Errno> {
     rustix::mount::mount(c"proc", c"/proc", c"proc", flags, None)
 }
 
-/// Hides what is the host's. Before, settings below `/proc/sys` can be made. Returns the masked and the read-only paths,
-/// as far as this kernel has them.
-pub(super) fn hide() -> Result<(Vec<String>, Vec<String>), LaunchError> {
-    let mut masked = Vec::new();
-    for path in MASKED {
-        let Ok(metadata) = std::fs::symlink_metadata(path) else { continue };
-        let mask = if metadata.is_dir() { MASK_FOLDER } else { MASK_FILE };
-        put(mask, path)?;
-        masked.push(path.to_owned());
-    }
-    let mut read_only = Vec::new();
-    for path in READ_ONLY_PATHS {
-        if Path::new(path).exists() {
-            put(path, path)?;
-            read_only.push(path.to_owned());
+/// Which of the paths that are to be hidden this kernel has.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Hidden {
+    /// Whether each is a folder.
+    masked: Vec<(&'static str, bool)>,
+    read_only: Vec<&'static str>,
+}
+
+impl Hidden {
+    /// Looks at the `/proc` that is seen now, whose processes do not matter.
+    pub(super) fn find() -> Hidden {
+        let masked = |path| Some((path, std::fs::symlink_metadata(path).ok()?.is_dir()));
+        Hidden {
+            masked: MASKED.into_iter().filter_map(masked).collect(),
+            read_only: READ_ONLY_PATHS.into_iter().filter(|path| Path::new(path).exists()).collect(),
         }
     }
-    Ok((masked, read_only))
+
+    /// Hides what is the host's. Before, settings below `/proc/sys` can be made.
+    pub(super) fn hide(&self) -> Result<(), LaunchError> {
+        for (path, is_folder) in &self.masked {
+            put(if *is_folder { MASK_FOLDER } else { MASK_FILE }, path)?;
+        }
+        self.read_only.iter().try_for_each(|path| put(path, path))
+    }
+
+    pub(super) fn masked_paths(&self) -> Vec<String> {
+        self.masked.iter().map(|(path, _)| (*path).to_owned()).collect()
+    }
+
+    pub(super) fn read_only_paths(&self) -> Vec<String> {
+        self.read_only.iter().map(|path| (*path).to_owned()).collect()
+    }
 }
 
 fn put(what: &str, over: &str) -> Result<(), LaunchError> {

@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::ids::Plan;
 use super::mounts::{self, NODEV, NOEXEC, NOSUID, READ_ONLY};
+use super::proc::Hidden;
 use super::sources::Sources;
 use super::{dev, etc, network, overlay, proc};
 use crate::config::{Access, Basis, LaunchConfig, MemoryFolder, Root, Target};
@@ -102,25 +103,26 @@ pub(super) fn seal(basis: &Basis) -> Result<(), LaunchError> {
     protect_root()
 }
 
-/// Mounts what each sandbox has for itself, whatever it is: the process's root is one that was entered, or the copy of a
-/// sealed one.
-pub(super) fn furnish(basis: &Basis, plan: &Plan, is_sealed: bool) -> Result<Furnished, LaunchError> {
+/// Mounts what each sandbox has for itself, whatever it is. The process's root is one that was entered, or the copy of a
+/// sealed one, of which is known what is to be hidden.
+pub(super) fn furnish(basis: &Basis, plan: &Plan, sealed: Option<Hidden>) -> Result<Furnished, LaunchError> {
+    let is_sealed = sealed.is_some();
     if is_sealed {
         proc::cover().stage_at(Stage::Proc, "mounting", "/proc")?;
     }
     network::set_up(basis.network, plan)?;
-    let (masked_paths, read_only_paths) = proc::hide()?;
+    let hidden = sealed.unwrap_or_else(Hidden::find);
+    hidden.hide()?;
     if basis.is_system {
         private_folders(basis, plan)?;
     }
     dev::mount_own(basis, plan)?;
-    Ok(Furnished { masked_paths, read_only_paths, is_sealed })
+    Ok(Furnished { hidden, is_sealed })
 }
 
 /// The new root, to which what one configuration asks for can still be added.
 pub(super) struct Furnished {
-    pub(super) masked_paths: Vec<String>,
-    pub(super) read_only_paths: Vec<String>,
+    pub(super) hidden: Hidden,
     is_sealed: bool,
 }
 

@@ -22,6 +22,7 @@ use super::ids::{self, Plan};
 use super::inner;
 use super::message::{Line, Message};
 use super::outer::Inner;
+use super::proc::Hidden;
 use super::{etc, root};
 use crate::cgroup::Entrance;
 use crate::config::{Basis, Ids, Network, SandboxUser, Target};
@@ -54,6 +55,7 @@ impl Kind {
 /// The mount namespace of a root, sealed.
 pub(super) struct Template {
     pub(super) plan: Plan,
+    pub(super) hidden: Hidden,
     namespace: File,
 }
 
@@ -182,7 +184,7 @@ impl Template {
         let namespace = File::open(&path).stage_at(Stage::Root, "opening", path)?;
         // Its end leaves a /proc of no process in the template.
         drop(process);
-        Ok(Template { plan, namespace })
+        Ok(Template { plan, hidden: Hidden::find(), namespace })
     }
 }
 
@@ -205,6 +207,7 @@ fn build(basis: &Basis, plan: &Plan, line: &Line) -> Result<Infallible, LaunchEr
 struct Seen {
     at: Option<Instant>,
     files: Vec<Option<Mark>>,
+    hidden: Option<Hidden>,
     /// Can be polled for changes of the host's mounts.
     mounts: Option<File>,
 }
@@ -233,8 +236,10 @@ impl Seen {
         let have_mounts_changed = self.have_mounts_changed();
         let paths = root::seen().chain(etc::SHOWN).chain(ids::ACCOUNTS);
         let files: Vec<_> = paths.map(|path| fs::symlink_metadata(path).ok().as_ref().map(Mark::of)).collect();
-        let is_other = files != self.files;
-        (self.at, self.files) = (Some(Instant::now()), files);
+        // What a kernel has there depends on its modules.
+        let hidden = Some(Hidden::find());
+        let is_other = files != self.files || hidden != self.hidden;
+        (self.at, self.files, self.hidden) = (Some(Instant::now()), files, hidden);
         !is_first && (have_mounts_changed || is_other)
     }
 
