@@ -17,7 +17,13 @@ use crate::config::{Basis, LaunchConfig};
 use crate::error::{Context, LaunchError, Stage};
 use crate::report::Landlock;
 
-const PACKET_MAX: usize = 16 * 1024;
+/// An error, with its paths, is longer than anything else.
+const MESSAGE_MAX: usize = 16 * 1024;
+/// An order with its basis, and a configuration with what is opened for it. Longer ones come another way: who is forked
+/// for one sandbox is to touch little memory.
+const PACKET_MAX: usize = 4096;
+/// Anything else.
+const WORD_MAX: usize = 16;
 /// Descriptors that come with one packet, at most.
 const DESCRIPTORS_MAX: usize = 3;
 
@@ -39,10 +45,11 @@ pub(super) struct Built {
     pub(super) read_only_paths: Vec<String>,
 }
 
-/// What follows a configuration, one packet and one descriptor each, in this order: whether the workdir is there and a
-/// folder, and each bind; the rootfs's two.
-#[derive(Serialize, Deserialize)]
+/// What comes with a configuration as descriptors, in this order: itself, if it is not behind this; the workdir, if it is
+/// there, and each bind, and whether they are folders; the rootfs's two.
+#[derive(Default, Serialize, Deserialize)]
 struct Opened {
+    is_behind: bool,
     workdir: Option<bool>,
     binds: Vec<bool>,
     rootfs: bool,
@@ -96,11 +103,11 @@ impl Line {
         descriptors: [BorrowedFd<'_>; 3],
     ) -> Result<OwnedFd, LaunchError> {
         let nothing: Option<&Basis> = None;
-        let text = serde_json::to_vec(&ahead).ok().filter(|text| text.len() < PACKET_MAX);
+        let text = serde_json::to_vec(&ahead).ok().filter(|text| text.len() <= PACKET_MAX);
         // One that is too long to be told, or cannot be, is not made ahead.
         let text = text.or_else(|| serde_json::to_vec(&nothing).ok()).unwrap_or_default();
         self.send_with(&text, &descriptors)?;
-        let (text, mut fds) = self.receive_with()?;
+        let (text, mut fds) = self.receive_with(MESSAGE_MAX)?;
         match (fds.pop(), text.is_empty()) {
             (Some(pidfd), _) => Ok(pidfd),
             (None, true) => Err(LaunchError::new(Stage::Report, "the launcher has ended (is it an agent file?)")),
@@ -110,7 +117,7 @@ impl Line {
 
     /// The next order; `None` when there will be none.
     pub(super) fn receive_order(&self) -> Result<Option<Order>, LaunchError> {
-        let (text, fds) = self.receive_with()?;
+        let (text, fds) = self.receive_with(PACKET_MAX)?;
         if text.is_empty() {
             return Ok(None);
         }
@@ -134,7 +141,7 @@ impl Line {
 
     /// Waits for that.
     pub(super) fn receive_go(&self) -> Result<(), LaunchError> {
-        match self.receive_bytes()?.as_slice() {
+        match self.receive_with(WORD_MAX)?.0.as_slice() {
             b"go" => Ok(()),
             _ => Err(LaunchError::new(Stage::Report, "the launcher's outer half has ended")),
         }
@@ -148,7 +155,7 @@ impl Line {
 
     /// The other half's next message; `None` when its end of the socket is closed.
     pub(super) fn receive(&self) -> Result<Option<Message>, LaunchError> {
-        let bytes = self.receive_bytes()?;
+        let (bytes, _) = self.receive_with(MESSAGE_MAX)?;
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -159,41 +166,77 @@ impl Line {
     /// Tells the inner half which sandbox it is for, and hands over what is opened for it already.
     pub(super) fn send_config(&self, config: &[u8], sources: Option<&Sources>) -> Result<(), LaunchError> {
         let opened = sources.map(|sources| Opened {
+            is_behind: false,
             workdir: sources.workdir.as_ref().map(|source| source.is_folder),
             binds: sources.binds.iter().map(|source| source.is_folder).collect(),
             rootfs: sources.rootfs.is_some(),
         });
-        let text = serde_json::to_vec(&opened).map_err(|_| not_understood())?;
-        // It may be larger than any packet.
-        let write = || -> std::io::Result<File> {
-            let mut file = File::from(rustix::fs::memfd_create(c"sandbox-agent-config", MemfdFlags::CLOEXEC)?);
-            file.write_all(config)?;
-            file.rewind()?;
-            Ok(file)
-        };
-        let file = write().stage(Stage::Report, "writing the configuration for the inner half")?;
-        self.send_with(&text, &[file.as_fd()])?;
-        let Some(sources) = sources else { return Ok(()) };
-        let mounts = sources.workdir.iter().chain(&sources.binds).map(|source| &source.mount);
-        let rootfs = sources.rootfs.iter().flat_map(|(lower, upper)| [lower, upper]);
-        mounts.chain(rootfs).try_for_each(|mount| self.send_with(b"mount", &[mount.as_fd()]))
+        let has_sources = opened.is_some();
+        let mut opened = opened.unwrap_or_default();
+        let told = |opened: &Opened| serde_json::to_vec(&(has_sources, opened)).map_err(|_| not_understood());
+        opened.is_behind = true;
+        let mut text = told(&opened)?;
+        text.push(b'\n');
+        text.extend_from_slice(config);
+        let mut file = None;
+        if text.len() > PACKET_MAX {
+            opened.is_behind = false;
+            text = told(&opened)?;
+            let write = || -> std::io::Result<File> {
+                let mut file = File::from(rustix::fs::memfd_create(c"sandbox-agent-config", MemfdFlags::CLOEXEC)?);
+                file.write_all(config)?;
+                file.rewind()?;
+                Ok(file)
+            };
+            file = Some(write().stage(Stage::Report, "writing the configuration for the inner half")?);
+        }
+        let mounts = sources.into_iter().flat_map(|sources| {
+            let rootfs = sources.rootfs.iter().flat_map(|(lower, upper)| [lower, upper]);
+            sources.workdir.iter().chain(&sources.binds).map(|source| &source.mount).chain(rootfs)
+        });
+        let fds: Vec<_> = file.iter().map(AsFd::as_fd).chain(mounts.map(AsFd::as_fd)).collect();
+        let (first, rest) = fds.split_at(fds.len().min(DESCRIPTORS_MAX));
+        self.send_with(&text, first)?;
+        rest.chunks(DESCRIPTORS_MAX).try_for_each(|some| self.send_with(b"more", some))
     }
 
     /// Waits for [`send_config`](Self::send_config).
     pub(super) fn receive_config(&self) -> Result<(LaunchConfig, Option<Sources>), LaunchError> {
-        let (text, mut fds) = self.receive_with()?;
-        let Some(file) = fds.pop() else {
+        let (text, mut fds) = self.receive_with(PACKET_MAX)?;
+        if text.is_empty() {
             return Err(LaunchError::new(Stage::Report, "the launcher's outer half has ended"));
+        }
+        let (told, config) = match text.iter().position(|byte| *byte == b'\n') {
+            Some(end) => (&text[..end], Some(&text[end + 1..])),
+            None => (&text[..], None),
         };
-        let opened: Option<Opened> = serde_json::from_slice(&text).map_err(|_| not_understood())?;
-        let config = std::io::read_to_string(File::from(file)).stage(Stage::Report, "reading the configuration")?;
-        let config = serde_json::from_str(&config).map_err(|_| not_understood())?;
-        let Some(opened) = opened else { return Ok((config, None)) };
-        let mount = || self.receive_with()?.1.pop().ok_or_else(not_understood);
-        let source = |is_folder| Ok(Source { mount: mount()?, is_folder });
-        let workdir = opened.workdir.map(source).transpose()?;
-        let binds = opened.binds.into_iter().map(source).collect::<Result<_, LaunchError>>()?;
-        let rootfs = if opened.rootfs { Some((mount()?, mount()?)) } else { None };
+        let (has_sources, opened): (bool, Opened) = serde_json::from_slice(told).map_err(|_| not_understood())?;
+        let mounts = usize::from(opened.workdir.is_some()) + opened.binds.len() + 2 * usize::from(opened.rootfs);
+        let count = usize::from(!opened.is_behind) + mounts;
+        while fds.len() < count {
+            let (_, more) = self.receive_with(WORD_MAX)?;
+            if more.is_empty() {
+                return Err(not_understood());
+            }
+            fds.extend(more);
+        }
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(not_understood);
+        let config = match config {
+            Some(text) if opened.is_behind => serde_json::from_slice(text),
+            _ => {
+                let text = std::io::read_to_string(File::from(next()?));
+                serde_json::from_str(&text.stage(Stage::Report, "reading the configuration")?)
+            }
+        };
+        let config = config.map_err(|_| not_understood())?;
+        if !has_sources {
+            return Ok((config, None));
+        }
+        let mut source = |is_folder| Ok(Source { mount: next()?, is_folder });
+        let workdir = opened.workdir.map(&mut source).transpose()?;
+        let binds = opened.binds.into_iter().map(&mut source).collect::<Result<_, LaunchError>>()?;
+        let rootfs = if opened.rootfs { Some((next()?, next()?)) } else { None };
         Ok((config, Some(Sources { workdir, binds, rootfs })))
     }
 
@@ -213,12 +256,9 @@ impl Line {
         sent.stage(Stage::Report, "telling the launcher's other half").map(drop)
     }
 
-    fn receive_bytes(&self) -> Result<Vec<u8>, LaunchError> {
-        self.receive_with().map(|(bytes, _)| bytes)
-    }
-
-    fn receive_with(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), LaunchError> {
-        let mut buffer = vec![0; PACKET_MAX];
+    /// A packet of at most so many bytes, and what comes with it. Empty when the other end is closed.
+    fn receive_with(&self, longest: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), LaunchError> {
+        let mut buffer = vec![0; longest];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut receive = || {
