@@ -113,7 +113,7 @@ fn a_sandbox_that_is_to_outlive_its_provider_does_so_from_the_moment_it_is_commi
             let bench = Bench::new(caller);
             let mut config = LaunchConfig { die_with_parent: None, outlives_parent: true, ..blocking(&bench) };
             let name = format!("sandbox-test-commit-{}-{commits}", bench.marker());
-            if caller == Caller::Root && sandbox_agent::probe().version.is_some() {
+            if caller != Caller::Nobody && sandbox_agent::probe().version.is_some() {
                 config.cgroup = Some(CgroupConfig { name: name.clone(), limits: Limits::default() });
             }
             let variables: &[_] = if commits { &[("PROVIDER_COMMITS", "1")] } else { &[] };
@@ -194,7 +194,7 @@ fn a_launch_that_fails_late_leaves_nothing() {
         let mut config = bench.config();
         config.init = Some(vec!["/no/such/program".into()]);
         let name = format!("sandbox-test-late-{}", bench.marker());
-        if caller == Caller::Root {
+        if caller != Caller::Nobody {
             config.cgroup = Some(CgroupConfig { name: name.clone(), limits: Limits::default() });
         }
         let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -269,7 +269,7 @@ fn a_launcher_that_is_killed_at_any_moment_takes_everything_with_it() {
         let config = blocking(&bench);
         for round in 0..40_u64 {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
-            let prepared = bench.prepare(theirs.into());
+            let prepared = bench.prepare(&config, theirs.into()).unwrap();
             let process = prepared.pidfd().unwrap().try_clone_to_owned().unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| drop(prepared.launch(&config)));

@@ -102,7 +102,7 @@ impl Templates {
     /// do without.
     pub(super) fn prepare(&mut self, basis: &Basis) {
         let Some(kind) = Kind::of(basis) else { return };
-        if self.seen.has_changed() {
+        if self.seen.has_changed(root::seen().chain(etc::SHOWN).chain(ids::ACCOUNTS)) {
             self.made.clear();
         }
         if self.made.iter().any(|(known, _)| *known == kind) {
@@ -228,13 +228,12 @@ impl Mark {
 
 impl Seen {
     /// Looks again, unless that was just done.
-    fn has_changed(&mut self) -> bool {
+    fn has_changed<'a>(&mut self, paths: impl Iterator<Item = &'a str>) -> bool {
         if self.at.is_some_and(|at| at.elapsed() < FRESH) {
             return false;
         }
         let is_first = self.at.is_none();
         let have_mounts_changed = self.have_mounts_changed();
-        let paths = root::seen().chain(etc::SHOWN).chain(ids::ACCOUNTS);
         let files: Vec<_> = paths.map(|path| fs::symlink_metadata(path).ok().as_ref().map(Mark::of)).collect();
         // What a kernel has there depends on its modules.
         let hidden = Some(Hidden::find());
@@ -252,5 +251,58 @@ impl Seen {
         let mut watched = [PollFd::new(mounts, PollFlags::PRI)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         !rustix::event::poll(&mut watched, Some(&now)).is_ok_and(|_| watched[0].revents().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What a look says that comes late enough.
+    fn changes(seen: &mut Seen, paths: &[&Path; 3]) -> bool {
+        seen.at = seen.at.and_then(|at| at.checked_sub(FRESH));
+        // Other tests mount, too.
+        seen.have_mounts_changed();
+        seen.has_changed(paths.iter().map(|path| path.to_str().unwrap()))
+    }
+
+    #[test]
+    fn what_is_replaced_or_comes_or_goes_is_a_change_and_what_is_in_a_folder_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, inner] = ["file", "link", "inner"].map(|name| folder.path().join(name));
+        fs::write(&file, "one").unwrap();
+        fs::create_dir(&inner).unwrap();
+        let paths = [file.as_path(), link.as_path(), inner.as_path()];
+        let mut seen = Seen::default();
+        assert!(!changes(&mut seen, &paths), "the first look has nothing to compare with");
+        fs::write(inner.join("more"), "").unwrap();
+        assert!(!changes(&mut seen, &paths), "a folder is shown as it is");
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        assert!(changes(&mut seen, &paths));
+        assert!(!changes(&mut seen, &paths));
+        fs::write(folder.path().join("new"), "one").unwrap();
+        fs::rename(folder.path().join("new"), &file).unwrap();
+        assert!(changes(&mut seen, &paths));
+        fs::remove_dir_all(&inner).unwrap();
+        assert!(changes(&mut seen, &paths));
+        fs::write(&file, "two").unwrap();
+        assert!(!seen.has_changed(paths.iter().map(|path| path.to_str().unwrap())), "it has just looked");
+        assert!(changes(&mut seen, &paths), "accounts are written in place, too");
+    }
+
+    #[test]
+    fn a_mount_of_the_hosts_is_a_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let mut seen = Seen::default();
+        seen.have_mounts_changed();
+        // Other tests mount, too, but not all the time.
+        assert!((0..1000).any(|_| !seen.have_mounts_changed()));
+        rustix::mount::mount(c"tmpfs", path, c"tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        let has_changed = seen.have_mounts_changed();
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert!(has_changed);
     }
 }

@@ -1,5 +1,8 @@
 //! What the agent does to its own process: hides it, keeps it alive, and reaps what is left to it.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::sys;
@@ -17,9 +20,10 @@ pub(super) fn protect() -> rustix::io::Result<Option<i16>> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     sys::save_memory();
     sys::close_on_exec();
-    let old = kernel_file::read(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
     // Without privilege it stays as it is.
-    Ok(old.filter(|_| std::fs::write(OOM_SCORE_FILE, OOM_SCORE).is_ok()))
+    let Ok(mut file) = OpenOptions::new().write(true).open(OOM_SCORE_FILE) else { return Ok(None) };
+    let old = kernel_file::read(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
+    Ok(old.filter(|_| file.write_all(OOM_SCORE.as_bytes()).is_ok()))
 }
 
 /// Reaps what has lost its parent, for as long as the agent lives: PID 1 is the parent of all that have none.

@@ -23,10 +23,12 @@ static SERIAL: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Root,
+    /// Root, whose launcher has made all that it can before it knows the configuration.
+    RootAhead,
     Nobody,
 }
 
-pub(crate) const CALLERS: [Caller; 2] = [Caller::Root, Caller::Nobody];
+pub(crate) const CALLERS: [Caller; 3] = [Caller::Root, Caller::RootAhead, Caller::Nobody];
 
 /// A place for one test's sandboxes. Dropping it checks that nothing is left.
 pub(crate) struct Bench {
@@ -81,17 +83,20 @@ impl Bench {
         config
     }
 
-    /// A process that waits for its configuration.
-    pub(crate) fn prepare(&self, socket: OwnedFd) -> Prepared {
+    /// A process that waits for its configuration, which is to be this one.
+    pub(crate) fn prepare(&self, config: &LaunchConfig, socket: OwnedFd) -> Result<Prepared, LaunchError> {
+        if self.caller == Caller::RootAhead {
+            return Launcher::new(AGENT).prepare_ahead(&config.basis(), socket);
+        }
         let mut command = Command::new(AGENT);
         if self.caller == Caller::Nobody {
             command.uid(NOBODY).gid(NOBODY);
         }
-        Launcher::new(AGENT).prepare_as(command, socket).unwrap()
+        Launcher::new(AGENT).prepare_as(command, socket)
     }
 
     pub(crate) fn launch(&self, config: &LaunchConfig, socket: OwnedFd) -> Result<Launched, LaunchError> {
-        let launched = self.prepare(socket).launch(config)?;
+        let launched = self.prepare(config, socket)?.launch(config)?;
         if let Some(cgroup) = &launched.report().cgroup {
             self.cgroups.borrow_mut().extend(cgroup.folders().cloned());
         }
