@@ -254,6 +254,34 @@ async fn as_pid_one(is_ahead: bool) {
     assert_eq!(launched.wait().unwrap(), Some(0), "it ends with its client");
 }
 
+/// The first command has a supervisor without a nursery, the others have one with.
+#[tokio::test]
+async fn what_a_killed_supervisor_leaves_is_ended_and_what_others_run_is_not() {
+    let (mut launched, client, _folder) = launched(true).await;
+    let root = |script: &str| ExecRequest::shell(script).with_user("root");
+    let sleeping = async || {
+        let count = root("cat /proc/[0-9]*/comm 2>/dev/null | grep -c sleep; true");
+        String::from_utf8(run(&client, count).await.stdout.to_vec()).unwrap()
+    };
+    let mut other = None;
+    for round in 0..3 {
+        let script = "setsid sleep 300 & (sleep 300 & sleep 300) & sleep 0.2; kill -9 $PPID; sleep 300";
+        let stream = client.exec(root(script)).await.unwrap();
+        // How it ended nobody can know.
+        let _ = within(seconds(10), stream.collect(Default::default())).await;
+        let left = format!("{}\n", usize::from(other.is_some()));
+        eventually("what it left is ended", async || sleeping().await == left).await;
+        if round == 0 {
+            other = Some(client.exec(root("exec sleep 300")).await.unwrap());
+            eventually("another one runs", async || sleeping().await == "1\n").await;
+        }
+    }
+    drop(other);
+    client.close().await;
+    drop(client);
+    assert_eq!(launched.wait().unwrap(), Some(0));
+}
+
 #[tokio::test]
 async fn it_serves_on_standard_input_and_output() {
     let mut command = tokio::process::Command::new(crate::support::program());
