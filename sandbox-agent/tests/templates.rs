@@ -94,3 +94,18 @@ fn a_target_that_cannot_be_made_fails_as_it_does_without_a_template() {
     assert!(errors[0].contains("/usr/no/such/folder"), "{}", errors[0]);
     assert_eq!(errors[0], errors[1]);
 }
+
+#[test]
+fn a_launcher_that_may_not_enter_a_template_does_without() {
+    let bench = Bench::new(Caller::RootAhead);
+    let wrapper = bench.folder.path().join("agent");
+    let without = |capability: &str| {
+        let script = format!("#!/bin/sh\nexec /usr/bin/setpriv --bounding-set -{capability} {AGENT} \"$@\"\n");
+        fs::write(&wrapper, script).unwrap();
+        fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        run(&Launcher::new(&wrapper), &bench.config(), &bench.config(), PROCS)
+    };
+    // The control: it is this one that counts.
+    assert_eq!(without("audit_write"), "2\n");
+    assert_eq!(without("sys_chroot"), "1\n");
+}

@@ -138,30 +138,29 @@ impl Half {
         let plan = template.map_or_else(|| ids::Plan::new(&basis.ids), |template| Ok(template.plan))?;
         let cgroup = OwnCgroup::create(basis.cgroup.as_deref(), limits)?;
         let entrance = cgroup.cgroup.as_ref().map(Cgroup::entrance).transpose().map_err(from_cgroup)?;
-        let (entrance, namespaces) = (entrance.unwrap_or_default(), namespaces(basis.network));
         let (ours, theirs) = Line::pair()?;
-        let forked = match template {
-            Some(template) => templates.fork(template, entrance, namespaces),
-            None => entrance.fork(namespaces).stage(Stage::Namespaces, "making the namespaces"),
-        };
-        let (sealed, is_sealed) = (template.map(|template| template.hidden.clone()), template.is_some());
-        match forked? {
-            (Forked::Child, entrance) => {
+        let entered = template.and_then(|template| Some((templates.enter(template)?, template)));
+        let is_sealed = entered.is_some();
+        let pid = match entrance.unwrap_or_default().fork(namespaces(basis.network)) {
+            Ok((Forked::Child, entrance)) => {
                 drop(ours);
+                let sealed = entered.map(|(_, template)| template.hidden.clone());
                 match socket.try_clone() {
                     // Nothing of this stack is dropped in the new process, which closes all else that is open in it.
                     Ok(socket) => inner::run(inner::Work { basis, plan, socket, line: theirs, entrance, sealed }),
                     Err(_) => std::process::exit(FAILED),
                 }
             }
-            (Forked::Parent(pid), _) => {
-                let process = Inner::new(pid)?;
-                drop(theirs);
-                plan.write(pid)?;
-                ours.send_go()?;
-                Ok(Half { basis, is_sealed, plan, line: ours, process, cgroup })
-            }
-        }
+            Ok((Forked::Parent(pid), _)) => Ok(pid),
+            Err(errno) => Err(errno),
+        };
+        let is_back = entered.map_or(Ok(()), |(home, _)| home.enter());
+        let process = Inner::new(pid.stage(Stage::Namespaces, "making the namespaces")?)?;
+        is_back?;
+        drop(theirs);
+        plan.write(process.pid)?;
+        ours.send_go()?;
+        Ok(Half { basis, is_sealed, plan, line: ours, process, cgroup })
     }
 
     /// Whether a sandbox with this basis can have it.

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::Signal;
 use rustix::thread::LinkNameSpaceType;
 
 use super::ids::{self, Plan};
@@ -24,7 +23,6 @@ use super::message::{Line, Message};
 use super::outer::Inner;
 use super::proc::Hidden;
 use super::{etc, root};
-use crate::cgroup::Entrance;
 use crate::config::{Basis, Ids, Network, SandboxUser, Target};
 use crate::error::{Context, LaunchError, Stage};
 use crate::sys::{self, Forked};
@@ -69,7 +67,7 @@ pub(super) struct Templates {
 }
 
 /// Where this process is when it is in no template.
-struct Home {
+pub(super) struct Home {
     namespace: File,
     root: OwnedFd,
 }
@@ -84,7 +82,7 @@ impl Home {
         })
     }
 
-    fn enter(&self) -> Result<(), LaunchError> {
+    pub(super) fn enter(&self) -> Result<(), LaunchError> {
         go(&self.namespace)?;
         // The root of a namespace need not be that of the processes in it.
         let entered = rustix::process::fchdir(&self.root).and_then(|()| rustix::process::chroot("."));
@@ -121,28 +119,14 @@ impl Templates {
     /// The one for sandboxes with this basis.
     pub(super) fn get(&self, basis: &Basis) -> Option<&Template> {
         let kind = Kind::of(basis)?;
-        self.made.iter().find(|(known, _)| *known == kind).and_then(|(_, template)| template.as_ref())
+        self.made.iter().find(|(known, _)| *known == kind)?.1.as_ref()
     }
 
-    /// Forks into new namespaces with a copy of a template's root. As [`Entrance::fork`].
-    pub(super) fn fork(
-        &self,
-        template: &Template,
-        entrance: Entrance,
-        namespaces: i32,
-    ) -> Result<(Forked, Entrance), LaunchError> {
-        let home = self.home.as_ref().ok_or_else(|| LaunchError::new(Stage::Root, "a template without a home"))?;
-        go(&template.namespace)?;
-        let forked = entrance.fork(namespaces).stage(Stage::Namespaces, "making the namespaces");
-        if matches!(forked, Ok((Forked::Child, _))) {
-            return forked;
-        }
-        let back = home.enter();
-        if let (Err(_), Ok((Forked::Parent(pid), _))) = (&back, &forked) {
-            // Not reaped, so the pid is still its own; this process ends.
-            let _ = rustix::process::kill_process(*pid, Signal::KILL);
-        }
-        back.and(forked)
+    /// Puts this process into a template: what it forks then begins in a copy. Returns the way back; `None` where it may not
+    /// go there.
+    pub(super) fn enter(&self, template: &Template) -> Option<&Home> {
+        let home = self.home.as_ref()?;
+        go(&template.namespace).ok().map(|()| home)
     }
 }
 
