@@ -227,14 +227,15 @@ impl Registry {
         self.nurseries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a nursery in a moment, if there is none by then.
-    pub(crate) fn make_nursery_soon(self: &Arc<Registry>) {
+    /// Makes in a moment what the second command needs.
+    pub(crate) fn prepare_soon(self: &Arc<Registry>) {
         let registry = Arc::downgrade(self);
         tokio::spawn(async move {
             tokio::time::sleep(OTHERS_AFTER).await;
             if let Some(registry) = registry.upgrade() {
                 // What fails is tried again, and told, by the command.
                 let _ = registry.prepare();
+                registry.make_ahead();
             }
         });
     }

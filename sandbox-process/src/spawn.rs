@@ -96,9 +96,9 @@ impl Start<'_> {
         tokio::spawn(pump.run(ready_in));
         ready.await.unwrap_or_else(|_| Err(StartError::lost().into()))?;
         // While this one runs.
-        registry.make_ahead();
-        if is_sole {
-            registry.make_nursery_soon();
+        match is_sole {
+            true => registry.prepare_soon(),
+            false => registry.make_ahead(),
         }
         if let Some(rest) = rest {
             tokio::spawn(feed(shared.clone(), rest));

@@ -16,7 +16,7 @@ use crate::sys::{self, Watched};
 
 const USAGE: i32 = 64;
 const FAILED: i32 = 70;
-/// What the standard library ignores or handles.
+/// What the standard library ignores or handles. Those that mean something to an agent it only blocks.
 const STANDARD_SIGNALS: [i32; 3] = [libc::SIGBUS, libc::SIGPIPE, libc::SIGSEGV];
 
 /// Runs a launcher: its provider orders sandboxes over the socket that is standard input, and ends it by closing that.
@@ -59,8 +59,7 @@ fn launcher(is_protected: bool) -> Result<i32, LaunchError> {
     keeper::settle();
     rustix::process::umask(Mode::empty());
     sys::unblock_signals().stage(Stage::Config, "unblocking signals")?;
-    let own: Vec<i32> = crate::serve::signals().chain(STANDARD_SIGNALS).collect();
-    sandbox_process::settle_signals(&own);
+    sandbox_process::settle_signals(&STANDARD_SIGNALS);
     // Each process by this name, whatever the file is called.
     let _ = rustix::thread::set_name(c"sandbox-agent");
     let line = sys::duplicate_inherited(0).stage(Stage::Config, "using standard input")?;

@@ -1,16 +1,21 @@
 //! The sandbox's own main process: started once, given the signals that come to the agent, and reported.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    io,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use sandbox_protocol::methods::EntrypointInfo;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     agent::Agent,
+    config::ServeConfig,
     job::{End, Job},
+    signals::Signals,
+    sys,
 };
 
 /// What ends the sandbox: at once without an entrypoint, else after it.
@@ -78,24 +83,27 @@ pub(super) fn start(agent: &Arc<Agent>) -> Result<(), String> {
     Ok(())
 }
 
-/// All signals that an agent ever handles.
-pub(crate) fn signals() -> impl Iterator<Item = i32> {
-    ENDING.into_iter().chain(FORWARDED).chain([libc::SIGCHLD])
+/// Takes the signals that mean something here. Without an entrypoint the others keep what they do.
+pub(super) fn take_signals(config: &ServeConfig) -> io::Result<Signals> {
+    let has_entrypoint = config.entrypoint.is_some();
+    let ending = ENDING.into_iter().filter(|number| has_entrypoint || *number != libc::SIGQUIT);
+    let forwarded = FORWARDED.into_iter().filter(|_| has_entrypoint);
+    Signals::take(&ending.chain(forwarded).chain([libc::SIGCHLD]).collect::<Vec<_>>())
 }
 
-/// Does for as long as the agent lives what signals ask for. Without an entrypoint the others keep what they do.
-pub(super) fn obey_signals(agent: &Arc<Agent>) {
-    let has_entrypoint = agent.surroundings.config.entrypoint.is_some();
-    let forwarded = FORWARDED.iter().filter(|_| has_entrypoint);
-    let ending = ENDING.iter().filter(|number| has_entrypoint || **number != libc::SIGQUIT);
-    for &number in ending.chain(forwarded) {
-        let Ok(mut signals) = signal(SignalKind::from_raw(number)) else { continue };
-        let agent = agent.clone();
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                obey(&agent, number).await;
-            }
-        });
+/// Does for as long as the agent lives what signals ask for, and reaps what has lost its parent: PID 1 is the parent of
+/// all that have none.
+pub(super) async fn obey_signals(agent: Arc<Agent>, signals: Signals) {
+    loop {
+        sys::reap_orphans();
+        match signals.next().await {
+            Ok(libc::SIGCHLD) => {}
+            Ok(number) => drop(tokio::spawn({
+                let agent = agent.clone();
+                async move { obey(&agent, number).await }
+            })),
+            Err(error) => return tracing::error!(%error, "signals are not heard"),
+        }
     }
 }
 

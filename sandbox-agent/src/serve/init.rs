@@ -1,9 +1,7 @@
-//! What the agent does to its own process: hides it, keeps it alive, and reaps what is left to it.
+//! What the agent does to its own process: hides it, and keeps it alive.
 
 use std::fs::OpenOptions;
 use std::io::Write;
-
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::sys;
 use crate::kernel_file;
@@ -24,15 +22,4 @@ pub(super) fn protect() -> rustix::io::Result<Option<i16>> {
     let Ok(mut file) = OpenOptions::new().write(true).open(OOM_SCORE_FILE) else { return Ok(None) };
     let old = kernel_file::read(OOM_SCORE_FILE).ok().and_then(|text| text.trim().parse().ok());
     Ok(old.filter(|_| file.write_all(OOM_SCORE.as_bytes()).is_ok()))
-}
-
-/// Reaps what has lost its parent, for as long as the agent lives: PID 1 is the parent of all that have none.
-pub(super) async fn reap() {
-    let Ok(mut children) = signal(SignalKind::child()) else { return };
-    loop {
-        sys::reap_orphans();
-        if children.recv().await.is_none() {
-            return;
-        }
-    }
 }

@@ -12,7 +12,7 @@ use super::{
     config::ServeConfig,
     connections::{self, Peers, Source},
     early::Early,
-    entrypoint, init,
+    entrypoint,
     local::LocalAgent,
     sys,
 };
@@ -78,17 +78,19 @@ pub(super) fn serve(
     };
     let mut options = ServerOptions::default().with_features(METHODS.iter().copied());
     options.window_bytes = config.window_bytes;
+    let entered = runtime.enter();
+    let signals = entrypoint::take_signals(&config).map_err(|error| format!("signals cannot be taken: {error}"))?;
+    drop(entered);
     let agent = Arc::new(Agent::new(config, oom_score, processes).map_err(|error| error.to_string())?);
     options.token = token;
     options.token_sha256 = digest;
     let result = runtime.block_on(async {
         let (source, front) = open()?;
-        tokio::spawn(init::reap());
         tokio::spawn({
             let agent = agent.clone();
             async move { agent.tidy().await }
         });
-        entrypoint::obey_signals(&agent);
+        tokio::spawn(entrypoint::obey_signals(agent.clone(), signals));
         entrypoint::start(&agent)?;
         if !is_ready {
             // What the start alone needed is nothing for the processes that are forked from this one.

@@ -5,6 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::io::Errno;
+use tokio::io::{Interest, unix::AsyncFd};
 
 fn errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
@@ -159,9 +160,57 @@ pub(super) fn reap_orphans() {
     }
 }
 
+/// Blocks these signals for this thread, and what it starts, and returns where they are read.
+pub(super) fn signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid signal set, and means none.
+    let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
+    for signal in signals {
+        // SAFETY: the pointer is to a live signal set; a number that is none is refused.
+        unsafe { libc::sigaddset(&raw mut set, *signal) };
+    }
+    // SAFETY: the pointer is to a live signal set, and the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    // SAFETY: the set is live; -1 asks for a new descriptor.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the call above has just opened it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Tells the runtime of a descriptor to read from.
+pub(super) fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor stays open and the same until its owner, the AsyncFd, is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}
+
+/// The next signal of [`signals`].
+///
+/// # Errors
+/// `WouldBlock` when there is none.
+pub(super) fn next_signal(fd: &OwnedFd) -> std::io::Result<i32> {
+    let mut told = [0; size_of::<libc::signalfd_siginfo>()];
+    let count = rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut told))?;
+    // Its first field is the number.
+    let number = told[..count].first_chunk().map(|number| u32::from_ne_bytes(*number));
+    number.and_then(|number| i32::try_from(number).ok()).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::forgettable;
+    use super::{forgettable, next_signal, signals};
+
+    #[test]
+    fn signals_that_are_taken_are_told_and_do_nothing_else() {
+        let fd = signals(&[libc::SIGTERM, libc::SIGUSR1]).unwrap();
+        for number in [libc::SIGUSR1, libc::SIGTERM, libc::SIGUSR1] {
+            // SAFETY: it takes a plain number, and is for this thread: the others of the test have their signals still.
+            assert_eq!(unsafe { libc::raise(number) }, 0);
+            assert_eq!(next_signal(&fd).unwrap(), number);
+            assert_eq!(next_signal(&fd).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        }
+    }
 
     #[test]
     fn only_unchanged_parts_of_the_own_file_that_nobody_writes_to_are_forgotten() {
