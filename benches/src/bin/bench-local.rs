@@ -234,6 +234,8 @@ async fn floods(place: &Place<'_>, table: &mut Table) {
     let handle = place.create().await;
     let this = std::process::id();
     place.flood(&handle, 16).await;
+    // What starts the commands after the first is there then.
+    exec(place.provider, &handle).await;
     // Not the command's own: that is what writes.
     let total = move || tree(this).iter().filter(|pid| is_ours(**pid)).map(|pid| resident_kib(*pid)).sum::<u64>();
     let before = total();
