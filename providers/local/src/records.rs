@@ -252,7 +252,8 @@ fn finish(unfinished: &Path, path: &Path, written: io::Result<()>) -> Result<()>
     })
 }
 
-fn file_names(folder: &Path) -> Result<Vec<String>> {
+/// The names in a folder that are text; none where there is no such folder.
+pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|error| SandboxError::io(folder.display(), error))?,

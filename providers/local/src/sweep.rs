@@ -85,6 +85,7 @@ impl Shared {
             let task = tokio::task::spawn_blocking(move || {
                 shared.records.remove_unfinished()?;
                 isolated::sweep_cgroups()?;
+                isolated::Door::sweep()?;
                 isolated::Networks::new(&shared.root, &shared.records).sweep()?;
                 isolated::Volumes::new(&shared.root, &shared.records).sweep()?;
                 isolated::images(&shared.config, &shared.root, &shared.records).sweep()

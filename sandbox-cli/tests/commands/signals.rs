@@ -40,11 +40,11 @@ impl Running {
         let args = ["-e", &variable, "--", "sh", "-c", &script];
         // SIGINT ignored as well: a script that starts the program in the background makes it ignore that.
         let mut child = with_signals(&["--ignore-signal=INT", "--default-signal=HUP"], &args, temp.path());
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, stdout, token, temp };
         let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
+        running.stdout.read_line(&mut line).unwrap();
         assert_eq!(line, "started\n");
-        let running = Self { child, stdout, token, temp };
         assert!(!processes_with(&running.token, running.child.id()).is_empty(), "the token can be found");
         assert_eq!(running.sandboxes().len(), 1, "the sandbox can be found");
         running
@@ -75,6 +75,13 @@ impl Running {
             .map(|found| found.file_name().to_string_lossy().into_owned())
             .filter(|name| name.starts_with("local-"))
             .collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Of a test that has failed; what has ended needs neither.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
 

@@ -5,19 +5,28 @@ use std::{
     io::{self, ErrorKind},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{fs::DirBuilderExt, net::UnixStream},
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with},
     process::geteuid,
 };
 use sandbox_core::{Result, SandboxError};
 
-use crate::{record::Record, records::Records, workspace::check_private};
+use crate::{
+    record::{Record, is_id},
+    records::{Records, file_names},
+    workspace::check_private,
+};
 
 /// Of a sandbox that outlives its program: in its folder.
 const SOCKET: &str = "agent.sock";
@@ -25,6 +34,9 @@ const SOCKET: &str = "agent.sock";
 const SUFFIX: &str = ".sock";
 /// In the folder for what lives as long as the machine is up, which is in memory.
 const FOLDER: &str = "sandbox-local";
+
+/// A socket that is being made listens in no time.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Connections that the agent has not taken yet.
 const BACKLOG: i32 = 64;
@@ -112,6 +124,16 @@ impl Door {
         Ok(())
     }
 
+    /// Removes the sockets of sandboxes that are gone, of which nothing else may be left: their records were.
+    pub(crate) fn sweep() -> Result<()> {
+        let folder = runtime_folder();
+        match check_private(&folder, "") {
+            Ok(()) => sweep(&folder, ABANDONED_AFTER),
+            // It is not there, or none of this user's.
+            Err(_) => Ok(()),
+        }
+    }
+
     fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
@@ -135,6 +157,20 @@ impl Door {
         stream
     }
 
+    /// Whether nobody listens: what has so many connections that it takes no other is not.
+    fn is_deserted(&self) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connected = || {
+            let (folder, path) = self.short_path().ok()?;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+            let connected = connect(&socket, &SocketAddrUnix::new(path).ok()?);
+            drop(folder);
+            Some(connected)
+        };
+        let is_socket = std::fs::symlink_metadata(self.path()).is_ok_and(|found| found.file_type().is_socket());
+        is_socket && connected() == Some(Err(Errno::CONNREFUSED))
+    }
+
     /// The socket's path by way of its opened folder: a socket's own has 108 bytes at most.
     fn short_path(&self) -> Result<(OwnedFd, PathBuf)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -145,9 +181,50 @@ impl Door {
     }
 }
 
+fn sweep(folder: &Path, older: Duration) -> Result<()> {
+    for name in file_names(folder)? {
+        let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_id(id)) else { continue };
+        let door = Door::new(folder.to_owned(), id);
+        let age = std::fs::symlink_metadata(door.path()).and_then(|found| found.modified()).ok();
+        let is_old = age.and_then(|at| at.elapsed().ok()).is_some_and(|age| age >= older);
+        if is_old && door.is_deserted() {
+            // Somebody else may sweep at the same time.
+            let _ = std::fs::remove_file(door.path());
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Door, socket};
+    use std::time::Duration;
+
+    use super::{Door, socket, sweep};
+
+    #[test]
+    fn only_old_sockets_of_sandboxes_to_which_nobody_listens_are_swept() {
+        let temp = tempfile::tempdir().unwrap();
+        let door = |id: &str| Door::new(temp.path().to_owned(), id);
+        let ids = ["local-0123456789ab", "local-0123456789ac", "stranger"];
+        let mut listeners: Vec<_> = ids.iter().map(|_| socket().unwrap()).collect();
+        for (id, listener) in ids.iter().zip(&listeners) {
+            door(id).make(listener).unwrap();
+        }
+        std::fs::write(temp.path().join("local-0123456789ad.sock"), "no socket").unwrap();
+        let left = || {
+            let names = std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let all = left();
+        listeners.drain(1..);
+        sweep(temp.path(), Duration::from_secs(60)).unwrap();
+        assert_eq!(left(), all, "they are young");
+        sweep(temp.path(), Duration::ZERO).unwrap();
+        assert_eq!(left(), ["local-0123456789ab.sock", "local-0123456789ad.sock", "stranger.sock"]);
+        door(ids[0]).connect().expect("it was not disturbed");
+    }
 
     #[test]
     fn a_long_path_is_no_obstacle() {
