@@ -20,48 +20,70 @@ pub(crate) use basis::Target;
 pub use mounts::{Access, Bind, BindOwner, MemoryFolder};
 pub use validate::ConfigError;
 
+/// For what need not be told: each sandbox's halves read it anew.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Everything that `sandbox-agent launch` has to know, as one JSON document. Unknown keys are refused.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LaunchConfig {
     /// What the sandbox sees as `/`. Default: the host's system folders, read-only.
+    #[serde(skip_serializing_if = "is_default")]
     pub root: Root,
     /// Default: none but a loopback of its own.
+    #[serde(skip_serializing_if = "is_default")]
     pub network: Network,
     /// 1..=64 letters, digits, `-` and `.`. Default `sandbox`.
+    #[serde(skip_serializing_if = "is_default")]
     pub hostname: Option<String>,
     /// The one folder of the host that commands work in. Without it they start in `/` (or the user's home).
+    #[serde(skip_serializing_if = "is_default")]
     pub workdir: Option<Workdir>,
     /// More files and folders of the host. Everything is mounted outermost first, whatever it is.
+    #[serde(skip_serializing_if = "is_default")]
     pub binds: Vec<Bind>,
     /// More folders in memory.
+    #[serde(skip_serializing_if = "is_default")]
     pub memory: Vec<MemoryFolder>,
     /// The user that `/etc/passwd` names beside root and nobody.
+    #[serde(skip_serializing_if = "is_default")]
     pub user: SandboxUser,
     /// Which ids the sandbox gets.
+    #[serde(skip_serializing_if = "is_default")]
     pub ids: Ids,
     /// Sizes of the private folders in memory.
+    #[serde(skip_serializing_if = "is_default")]
     pub sizes: Sizes,
     /// More lines for `/etc/hosts`.
+    #[serde(skip_serializing_if = "is_default")]
     pub hosts: Vec<HostEntry>,
     /// Capabilities inside the sandbox that commands keep. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
     pub capabilities: Vec<Capability>,
     /// A cgroup to make for the sandbox; limits that cannot be honoured stop the launch. Default: none is made.
+    #[serde(skip_serializing_if = "is_default")]
     pub cgroup: Option<CgroupConfig>,
     /// Pid of the process that starts the launcher: the sandbox ends when that process ends (a thread's end does
     /// not count), and the launcher stays as its keeper until then. `None`: the launcher ends once the
     /// sandbox runs, and the sandbox outlives its client; see `outlives_parent`.
+    #[serde(skip_serializing_if = "is_default")]
     pub die_with_parent: Option<u32>,
     /// Without `die_with_parent`: the launcher stays as the keeper of a sandbox that outlives its client, and removes the
     /// cgroup at its end. It keeps nothing before [`Launched::commit`](crate::Launched::commit): a provider that is
     /// killed before it wrote down what it has launched leaves nothing. Default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub outlives_parent: bool,
     /// How the agent serves as PID 1. Without it PID 1 only holds the sandbox open until its provider lets go of it.
+    #[serde(skip_serializing_if = "is_default")]
     pub serve: Option<ServeConfig>,
     /// A program and its arguments to run as PID 1 instead of the agent, restricted like a command. Its output goes
     /// to the socket. The program is an absolute path inside.
+    #[serde(skip_serializing_if = "is_default")]
     pub init: Option<Vec<String>>,
     /// Environment of `init` (PATH, HOME and LANG have defaults). Never shown by `Debug`.
+    #[serde(skip_serializing_if = "is_default")]
     pub env: Environment,
 }
 

@@ -10,6 +10,7 @@ use sandbox_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{job::EXEC_KEEP, log::Keep};
+use crate::config::is_default;
 
 /// Most output of one command that is kept at each end.
 const LOG_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -28,43 +29,57 @@ pub struct ServeConfig {
     pub workdir: ByteString,
     /// The user of commands and the owner of files: `NAME`, `UID`, `UID:GID` or `NAME:GROUP`, resolved inside. Default:
     /// the agent's own.
+    #[serde(skip_serializing_if = "is_default")]
     pub user: Option<String>,
     /// Commands work where the agent was started, whatever `workdir` says. Default false. For a container whose image
     /// says where, and nobody but its runtime knows.
+    #[serde(skip_serializing_if = "is_default")]
     pub inherit_workdir: bool,
     /// The agent's own environment is that of commands, too, below `env`. Default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub inherit_env: bool,
     /// The environment of commands. `PATH`, `HOME`, `USER`, `LOGNAME` and `LANG` have defaults.
+    #[serde(skip_serializing_if = "is_default")]
     pub env: Env,
     /// The shell, by name or path. Default: bash, else sh.
+    #[serde(skip_serializing_if = "is_default")]
     pub shell: Option<String>,
     /// Seconds until the sandbox ends by itself; 0.001..=1e9. Default: never. Moved by `ttl.renew`.
+    #[serde(skip_serializing_if = "is_default")]
     pub ttl_s: Option<f64>,
     /// Ends everything when the last client has been gone for `disconnect_grace_s`. Default false: only if no client
     /// ever came, and none can come any more.
+    #[serde(skip_serializing_if = "is_default")]
     pub die_on_disconnect: bool,
     /// How long a command that is not detached, and with `die_on_disconnect` the sandbox, waits for a client that lost
     /// its connection; 0..=1e9 seconds. Default 30.
     pub disconnect_grace_s: f64,
     /// Which incarnation of the sandbox this is, for `info`. Default: made up.
+    #[serde(skip_serializing_if = "is_default")]
     pub incarnation: Option<String>,
     /// With a listening socket: the uids of peers that may connect, as this process sees them. Default: for
     /// `--listen-unix` its own and 0; for an inherited listener any, the token decides.
     ///
     /// The first of them owns the socket of `--listen-unix`.
+    #[serde(skip_serializing_if = "is_default")]
     pub peer_uids: Option<Vec<u32>>,
     /// With a listening socket: only processes of no pid namespace that this one sees may connect. Default false; true
     /// for PID 1 of a launch, whose clients are all outside.
+    #[serde(skip_serializing_if = "is_default")]
     pub outside_peers_only: bool,
     /// What clients must show. Default: that of `--token-env`, else nothing.
+    #[serde(skip_serializing_if = "is_default")]
     pub token: Option<Secret>,
     /// What commands are deprived of.
+    #[serde(skip_serializing_if = "is_default")]
     pub commands: CommandLimits,
     /// The sandbox's own main process: started with the agent, as a detached command whose id is `entrypoint`. It gets
     /// the signals that the agent gets, and SIGTERM, SIGINT and SIGQUIT end the agent after it. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
     pub entrypoint: Option<Entrypoint>,
     /// Ends the sandbox when its entrypoint ends, with its exit code (128 + signal; 125 to 127 when it could not be
     /// started). Default false: the agent serves on.
+    #[serde(skip_serializing_if = "is_default")]
     pub exit_with_entrypoint: bool,
     /// How much of the output of a detached command is kept of what it wrote first; 0..=67108864 bytes. Default 262144.
     pub log_head_bytes: usize,
@@ -238,6 +253,19 @@ impl CommandLimits {
 #[cfg(test)]
 mod tests {
     use super::ServeConfig;
+
+    #[test]
+    fn what_is_not_told_because_it_is_nothing_is_read_as_nothing() {
+        let nothing = serde_json::json!({
+            "user": null, "inherit_workdir": false, "inherit_env": false, "env": {}, "shell": null, "ttl_s": null,
+            "die_on_disconnect": false, "incarnation": null, "peer_uids": null, "outside_peers_only": false,
+            "token": null, "commands": {}, "entrypoint": null, "exit_with_entrypoint": false,
+        });
+        let config: ServeConfig = serde_json::from_value(nothing).unwrap();
+        let told = serde_json::to_value(&config).unwrap();
+        assert!(told.get("inherit_env").is_none() && told.get("workdir").is_some(), "{told}");
+        assert_eq!(serde_json::from_value::<ServeConfig>(told).unwrap(), config);
+    }
 
     #[test]
     fn what_cannot_be_meant_is_refused_by_its_key() {
