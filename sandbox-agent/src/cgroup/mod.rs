@@ -77,12 +77,19 @@ impl Cgroup {
     /// As [`create`](Self::create); [`remove_abandoned`](Self::remove_abandoned) leaves it alone, empty or not, as long
     /// as the claim is held.
     pub(crate) fn create_claimed(name: &str, limits: &Limits) -> Result<(Cgroup, Claim), CgroupError> {
-        let places = Places::of_this_process()?;
-        probe::check(&places, limits)?;
+        match Cgroup::create_in(&Places::of_this_process()?, name, limits) {
+            // A launcher whose cgroup was removed after it had been moved to another one.
+            Err(error) if error.errno() == Some(libc::ENOENT) => Cgroup::create_in(&Places::now()?, name, limits),
+            created => created,
+        }
+    }
+
+    fn create_in(places: &Places, name: &str, limits: &Limits) -> Result<(Cgroup, Claim), CgroupError> {
+        probe::check(places, limits)?;
         let mut claim = Claim::default();
         let cgroup = match places.version() {
-            Some(Version::V2) => v2::create(&places, name, limits, &mut claim),
-            Some(Version::V1) => v1::create(&places, name, limits, &mut claim),
+            Some(Version::V2) => v2::create(places, name, limits, &mut claim),
+            Some(Version::V1) => v1::create(places, name, limits, &mut claim),
             None => return Err(CgroupError::refused(None, "no cgroup hierarchy is mounted")),
         }?;
         match cgroup.set_limits(limits) {

@@ -9,12 +9,12 @@ use crate::kernel_file;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// The host's mounts as a launcher found them, for the processes that it forks: reading them anew for each sandbox would
-/// take longer than making its cgroup.
-static REMEMBERED: OnceLock<String> = OnceLock::new();
+/// What a launcher found, for the processes that it forks: reading it anew for each sandbox would take longer than making
+/// its cgroup.
+static REMEMBERED: OnceLock<Places> = OnceLock::new();
 
 /// This process's own folder in each hierarchy that is mounted.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     /// v1: controller → folder.
     pub(super) v1: BTreeMap<String, PathBuf>,
@@ -23,20 +23,20 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// As they are, or as a launcher remembers them.
     pub(super) fn of_this_process() -> Result<Places, CgroupError> {
-        let own = read("/proc/self/cgroup")?;
-        match REMEMBERED.get() {
-            Some(mounts) => Ok(Places::parse(mounts, &own)),
-            None => Ok(Places::parse(&read(MOUNTS)?, &own)),
-        }
+        REMEMBERED.get().map_or_else(Places::now, |places| Ok(places.clone()))
     }
 
-    /// Lets this process, and what it forks, go on from where the hierarchies are mounted now.
+    pub(super) fn now() -> Result<Places, CgroupError> {
+        Ok(Places::parse(&read(MOUNTS)?, &read("/proc/self/cgroup")?))
+    }
+
+    /// Lets this process, and what it forks, go on from where it is now.
     pub(crate) fn remember() {
         // What cannot be read is read again, and told, when it is needed.
-        if let Ok(mounts) = read(MOUNTS) {
-            let of_hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup"));
-            let _ = REMEMBERED.set(of_hierarchies.flat_map(|line| [line, "\n"]).collect());
+        if let Ok(places) = Places::now() {
+            let _ = REMEMBERED.set(places);
         }
     }
 

@@ -114,11 +114,11 @@ pub(super) fn put_names(config: &LaunchConfig, is_sealed: bool) -> Result<(), La
     if !is_sealed {
         put(HOSTNAME, line.as_bytes())?;
     } else if name != DEFAULT_HOSTNAME {
-        show(HOSTNAME, line.as_bytes())?;
+        show(HOSTNAME, line.as_bytes(), true)?;
     }
     let hosts = hosts(config, name);
     // It changes when networks do, so on a root that cannot be written to it is a mount of its own.
-    if config.root == Root::System { show(HOSTS, hosts.as_bytes()) } else { put(HOSTS, hosts.as_bytes()) }
+    if config.root == Root::System { show(HOSTS, hosts.as_bytes(), is_sealed) } else { put(HOSTS, hosts.as_bytes()) }
 }
 
 /// Makes what names are mounted over that are one sandbox's.
@@ -130,21 +130,24 @@ pub(super) fn put_placeholders() -> Result<(), LaunchError> {
 /// Writes a file in place of whatever is there: a given root may have a link that leads nowhere.
 fn put(path: &str, content: &[u8]) -> Result<(), LaunchError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).stage_at(Stage::Root, "replacing", path);
-        }
-        _ => {}
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).stage_at(Stage::Root, "replacing", path),
+        _ => put_new(path, content),
     }
+}
+
+fn put_new(path: &str, content: &[u8]) -> Result<(), LaunchError> {
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
     file.and_then(|mut file| std::io::Write::write_all(&mut file, content)).stage_at(Stage::Root, "writing", path)
 }
 
-/// Mounts a file in memory that has no other name.
-fn show(path: &str, content: &[u8]) -> Result<(), LaunchError> {
+/// Mounts a file in memory that has no other name, over one that is there if the root is sealed.
+fn show(path: &str, content: &[u8], is_sealed: bool) -> Result<(), LaunchError> {
     let elsewhere = "/run/.shown";
-    put(elsewhere, content)?;
-    let mount = mounts::clone(elsewhere, NOSUID | NODEV | NOEXEC).stage_at(Stage::Root, "mounting", path)?;
-    mounts::attach_making(&mount, Path::new(path), false).stage_at(Stage::Root, "mounting", path)?;
+    put_new(elsewhere, content)?;
+    if !is_sealed {
+        mounts::make_target(Path::new(path), false).stage_at(Stage::Root, "making", path)?;
+    }
+    mounts::show(elsewhere, path, NOSUID | NODEV | NOEXEC).stage_at(Stage::Root, "mounting", path)?;
     std::fs::remove_file(elsewhere).stage_at(Stage::Root, "removing", elsewhere)
 }
 
