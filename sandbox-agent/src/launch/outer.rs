@@ -24,6 +24,8 @@ const CONFIG_MAX: u64 = 4 << 20;
 /// As long as most are.
 const CONFIG_USUAL: usize = 4096;
 const FAILED: i32 = 70;
+/// Of a second, in what the kernel tells of processes.
+const TICKS: u64 = 100;
 
 /// Runs a launch in this process, which a launcher has forked for it, and returns its exit code.
 ///
@@ -100,7 +102,7 @@ fn launch(
     // PID 1 alone holds the socket, so its peer sees the end of it.
     drop(socket);
     // What is bound last is dropped first, and a cgroup is removed when its processes have ended.
-    let Half { plan, cgroup, process, line, .. } = half;
+    let Half { plan, started, cgroup, process, line, .. } = half;
     let sources = if plan.privileged { Some(sources::Sources::open(&config, &plan)?) } else { None };
     if let (Some(opened), Root::Rootfs { lower, .. }) = (&sources, &config.root) {
         opened.map_lower_owners(process.pid, &plan, lower)?;
@@ -109,7 +111,8 @@ fn launch(
     drop(sources);
     // An inner half that has failed, and is gone, has said why.
     let built = hear(&line).and_then(|built| sent.map(|()| built))?;
-    let report = report(&config, &plan, process.pid, &cgroup, built)?;
+    let start_ticks = started.map_or_else(|| start_ticks(process.pid), Ok)?;
+    let report = report(&config, &plan, (process.pid, start_ticks), &cgroup, built);
     Ok(Started { report, process, cgroup, parent })
 }
 
@@ -126,6 +129,8 @@ struct Half {
     /// Its root is sealed: it has what the basis says, and no more.
     is_sealed: bool,
     plan: ids::Plan,
+    /// When PID 1 started, where that is known without asking.
+    started: Option<u64>,
     line: Line,
     // What is first here is dropped first, and a cgroup is removed when its processes have ended.
     process: Inner,
@@ -141,6 +146,7 @@ impl Half {
         let (ours, theirs) = Line::pair()?;
         let entered = template.and_then(|template| Some((templates.enter(template)?, template)));
         let is_sealed = entered.is_some();
+        let before = now_ticks();
         let pid = match entrance.unwrap_or_default().fork(namespaces(basis.network)) {
             Ok((Forked::Child, entrance)) => {
                 drop(ours);
@@ -154,13 +160,14 @@ impl Half {
             Ok((Forked::Parent(pid), _)) => Ok(pid),
             Err(errno) => Err(errno),
         };
+        let started = Some(before).filter(|before| *before == now_ticks());
         let is_back = entered.map_or(Ok(()), |(home, _)| home.enter());
         let process = Inner::new(pid.stage(Stage::Namespaces, "making the namespaces")?)?;
         is_back?;
         drop(theirs);
         plan.write(process.pid)?;
         ours.send_go()?;
-        Ok(Half { basis, is_sealed, plan, line: ours, process, cgroup })
+        Ok(Half { basis, is_sealed, plan, started, line: ours, process, cgroup })
     }
 
     /// Whether a sandbox with this basis can have it.
@@ -208,14 +215,13 @@ fn read_config(input: &mut impl Read) -> Result<(LaunchConfig, Vec<u8>), LaunchE
 fn report(
     config: &LaunchConfig,
     plan: &ids::Plan,
-    pid: Pid,
+    (pid, start_ticks): (Pid, u64),
     cgroup: &OwnCgroup,
     built: Built,
-) -> Result<Report, LaunchError> {
-    let pid = pid.as_raw_pid() as u32;
-    Ok(Report {
-        pid,
-        start_ticks: start_ticks(pid)?,
+) -> Report {
+    Report {
+        pid: pid.as_raw_pid() as u32,
+        start_ticks,
         kept: config.die_with_parent.is_some(),
         uncommitted: config.outlives_parent,
         ids: plan.map,
@@ -225,11 +231,17 @@ fn report(
         masked_paths: built.masked_paths,
         read_only_paths: built.read_only_paths,
         cgroup: cgroup.cgroup.clone(),
-    })
+    }
 }
 
-fn start_ticks(pid: u32) -> Result<u64, LaunchError> {
-    let path = format!("/proc/{pid}/stat");
+/// The time of now as the kernel writes down when a process started. What starts between two equal ones has it, too.
+fn now_ticks() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * TICKS + now.tv_nsec as u64 / (1_000_000_000 / TICKS)
+}
+
+fn start_ticks(pid: Pid) -> Result<u64, LaunchError> {
+    let path = format!("/proc/{}/stat", pid.as_raw_pid());
     let stat = kernel_file::read(&path).stage_at(Stage::Report, "reading", &path)?;
     // The name before the last parenthesis may hold anything; the start time is the 20th field after it.
     let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).and_then(|t| t.parse().ok());
@@ -362,7 +374,7 @@ fn wait(pidfd: BorrowedFd<'_>) -> Option<WaitIdStatus> {
 
 #[cfg(test)]
 mod tests {
-    use super::read_config;
+    use super::{now_ticks, read_config, start_ticks};
     use crate::error::Stage;
 
     #[test]
@@ -372,5 +384,21 @@ mod tests {
         assert!(error.to_string().contains("netwrok"), "{error}");
         let error = read_config(&mut std::io::Read::take(std::io::repeat(b' '), super::CONFIG_MAX + 1));
         assert!(error.expect_err("it is too long").to_string().contains("4 MiB"));
+    }
+    #[test]
+    fn a_process_that_starts_in_one_tick_has_that_time() {
+        let mut seen = 0;
+        for _ in 0..20 {
+            let before = now_ticks();
+            let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let after = now_ticks();
+            let told = start_ticks(rustix::process::Pid::from_child(&child));
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            let told = told.unwrap();
+            assert!((before..=after).contains(&told), "{before} {told} {after}");
+            seen += usize::from(before == after);
+        }
+        assert!(seen > 0, "or the test has shown nothing");
     }
 }
