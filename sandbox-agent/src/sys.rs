@@ -9,6 +9,12 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
+/// Ends this process at once.
+pub(crate) fn exit(code: i32) -> ! {
+    // SAFETY: it takes a plain number, and does not return.
+    unsafe { libc::_exit(code) }
+}
+
 /// Which process [`fork_into`] returned in.
 pub(crate) enum Forked {
     Child,

@@ -1,6 +1,6 @@
 //! Isolated local sandboxes beside fork+exec and bubblewrap. Needs `bwrap` and the agent: `cargo xtask bench local`.
 //!
-//! With names of parts as arguments it measures those only: cold, execs, rate, idle, transfers, floods, limits.
+//! With names of parts as arguments it measures those only: rate, cold, execs, idle, transfers, floods, limits.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -63,7 +63,7 @@ async fn main() {
     let place = Place { provider: &provider, spec: SandboxSpec::default() };
     let mut table = Table::default();
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    for part in ["cold", "execs", "rate", "idle", "transfers", "floods", "limits"] {
+    for part in ["rate", "cold", "execs", "idle", "transfers", "floods", "limits"] {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == part) {
             continue;
         }

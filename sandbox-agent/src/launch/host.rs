@@ -20,8 +20,8 @@ const FAILED: i32 = 70;
 const STANDARD_SIGNALS: [i32; 3] = [libc::SIGBUS, libc::SIGPIPE, libc::SIGSEGV];
 
 /// Runs a launcher: its provider orders sandboxes over the socket that is standard input, and ends it by closing that.
-/// Returns its exit code; so it does in the processes that it forks, with [`die_with_parent`] or [`outlives_parent`] when
-/// their sandbox has ended, with PID 1's code. The process must have one thread.
+/// Returns its exit code. The processes that it forks end by themselves, with [`die_with_parent`] or [`outlives_parent`]
+/// when their sandbox has ended, with PID 1's code. The process must have one thread.
 ///
 /// [`die_with_parent`]: crate::LaunchConfig::die_with_parent
 /// [`outlives_parent`]: crate::LaunchConfig::outlives_parent
@@ -85,7 +85,8 @@ fn serve(line: Line, parent: keeper::Parent) -> Result<i32, LaunchError> {
         match fork(order) {
             Ok(Forked::This(order)) => {
                 drop(line);
-                return Ok(outer::run(order, &templates, parent));
+                // What the standard library does at the end is nothing for a process that has executed nothing.
+                sys::exit(outer::run(order, &templates, parent))
             }
             Ok(Forked::Other(pidfd)) => line.answer(Ok(&pidfd))?,
             Err(error) => line.answer(Err(&error))?,

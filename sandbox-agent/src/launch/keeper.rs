@@ -3,12 +3,14 @@
 //! PR_SET_PDEATHSIG on the launcher was the alternative; it fires when the *thread* that started it ends, and
 //! runtimes end idle threads. PID 1 does carry it, towards this keeper, which has one thread only.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::error::{Context, LaunchError, Stage};
+
+const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The process that started the launcher, safe from reused pids.
 pub(super) struct Parent {
@@ -40,12 +42,27 @@ impl Parent {
 
     /// Returns when PID 1 has ended or has been killed because the parent has.
     pub(super) fn keep(&self, process: BorrowedFd<'_>) {
-        let mut watched = [PollFd::from_borrowed_fd(process, PollFlags::IN), PollFd::new(&self.pidfd, PollFlags::IN)];
         // On failure the sandbox is ended: that is what this process is for.
-        let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut watched, None));
-        if polled.is_err() || watched[0].revents().is_empty() {
+        if wait(&[process, self.pidfd.as_fd()]) != Some(0) {
             // It may have ended in between.
             let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+}
+
+/// Waits for the end of one of these processes, and returns which it is: of several the first. `None` on failure.
+pub(super) fn wait(processes: &[BorrowedFd<'_>]) -> Option<usize> {
+    let mut watched: Vec<_> = processes.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let mut wait = |within: Option<&Timespec>| {
+        let count = rustix::io::retry_on_intr(|| rustix::event::poll(&mut watched, within)).ok()?;
+        Some(if count > 0 { watched.iter().position(|one| !one.revents().is_empty()) } else { None })
+    };
+    // Many a sandbox lives for less; who waits for longer keeps little.
+    match wait(Some(&SOON))? {
+        Some(ended) => Some(ended),
+        None => {
+            crate::serve::release_unused();
+            wait(None)?
         }
     }
 }

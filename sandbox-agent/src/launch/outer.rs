@@ -60,14 +60,13 @@ fn finish(started: Started, status: &OwnedFd) -> i32 {
         return FAILED;
     }
     let code = if outlives_parent {
-        crate::serve::release_unused();
         // Dropped without that word, everything goes.
         if !keeper::is_committed(status) {
             return FAILED;
         }
+        keeper::wait(&[process.pidfd.as_fd()]);
         process.reap()
     } else if let Some(parent) = parent {
-        crate::serve::release_unused();
         parent.keep(process.pidfd.as_fd());
         process.reap()
     } else {
