@@ -88,20 +88,7 @@ pub(crate) fn run_sole(host: RawFd, restrictions: &Restrictions, accepted: &Acce
     let (length, count) = spare.wait(message, &mut fds);
     let child_signals = spare.child_signals;
     // The part of one that a launch needs.
-    let mut nursery = Nursery {
-        host: -1,
-        child_signals,
-        supervisors: &mut [],
-        count: 0,
-        spares: 0,
-        grants: 0,
-        message,
-        hunting: None,
-        refusal,
-        notes: (-1, -1),
-        host_gone: false,
-        accepted,
-    };
+    let mut nursery = Nursery::new(-1, child_signals, message, refusal, accepted);
     let fds = fds.get(..count).unwrap_or(&[]);
     if let (Some(&control), Some(Errno(errno))) = (fds.first(), nursery.refusal) {
         supervisor::give_up(control, Stage::User, errno);
@@ -129,27 +116,40 @@ pub(crate) fn run(host: RawFd, restrictions: &Restrictions, accepted: &Accepted)
     let (Some(table), Some(message)) = (raw::map_memory(SUPERVISORS_MAX * size_of::<Known>()), map_message()) else {
         raw::exit(1)
     };
-    let mut nursery = Nursery {
-        host,
-        child_signals,
-        // SAFETY: a fresh, page-aligned, zeroed mapping of exactly this size; all-zero is a valid entry.
-        supervisors: unsafe { std::slice::from_raw_parts_mut(table.cast(), SUPERVISORS_MAX) },
-        count: 0,
-        spares: 0,
-        grants: 0,
-        message,
-        hunting: None,
-        refusal,
-        notes: raw::pipe().unwrap_or((-1, -1)),
-        host_gone: false,
-        accepted,
-    };
+    let mut nursery = Nursery::new(host, child_signals, message, refusal, accepted);
+    // SAFETY: a fresh, page-aligned, zeroed mapping of exactly this size; all-zero is a valid entry.
+    nursery.supervisors = unsafe { std::slice::from_raw_parts_mut(table.cast(), SUPERVISORS_MAX) };
+    nursery.notes = raw::pipe().unwrap_or((-1, -1));
     // None of a supervisor's business, and a mapping less to copy for it.
     raw::do_not_fork(table, SUPERVISORS_MAX * size_of::<Known>());
     nursery.serve()
 }
 
-impl Nursery<'_> {
+impl<'a> Nursery<'a> {
+    /// One that has no room for supervisors, and takes no notes.
+    fn new(
+        host: RawFd,
+        child_signals: RawFd,
+        message: &'static mut [u8],
+        refusal: Option<Errno>,
+        accepted: &'a Accepted,
+    ) -> Nursery<'a> {
+        Nursery {
+            host,
+            child_signals,
+            supervisors: &mut [],
+            count: 0,
+            spares: 0,
+            grants: 0,
+            message,
+            hunting: None,
+            refusal,
+            notes: (-1, -1),
+            host_gone: false,
+            accepted,
+        }
+    }
+
     fn serve(&mut self) -> ! {
         loop {
             let alive = self.reap();
