@@ -38,6 +38,9 @@ const KILLED: i32 = 137;
 /// How often the end of a command is looked for once its output has ended.
 const END_PAUSE: Duration = Duration::from_millis(10);
 
+/// How often it is looked for while its first output is held.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
 /// How long after a command that was killed the engine may take to say that its container was.
 const NOTICE_LIMIT: Duration = Duration::from_millis(300);
 
@@ -281,6 +284,8 @@ impl Running {
         let mut held = Vec::new();
         let stopped = loop {
             let idle_end = self.request.idle_timeout().map(|limit| last_output + limit);
+            // The engine may show the process later than its output: who says something and waits is to be heard.
+            let next_look = (!held.is_empty()).then(|| Instant::now() + LOOK_PAUSE);
             tokio::select! {
                 biased;
                 chunk = output.next() => match chunk {
@@ -306,6 +311,12 @@ impl Running {
                         }
                     }
                 },
+                () = until(next_look) => {
+                    is_known = self.has_started().await?;
+                    if is_known && !send_all(&sink, &mut held).await {
+                        return Ok(());
+                    }
+                }
                 () = self.killed.notified() => break Stopped::Killed,
                 () = until(end) => break Stopped::Limit { idle: false },
                 () = until(idle_end) => break Stopped::Limit { idle: true },
