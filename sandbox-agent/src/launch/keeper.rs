@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::error::{Context, LaunchError, Stage};
 
+/// How long a keeper waits before it gives back what it does not need.
 const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The process that started the launcher, safe from reused pids.
