@@ -64,13 +64,23 @@ fn matched(posture: &[u8]) -> BTreeSet<String> {
     found
 }
 
-async fn enumerate(provider: &LocalProvider) -> SandboxExecResult {
-    let handle = provider.create(SandboxSpec::default()).await.unwrap();
+async fn enumerate(provider: &LocalProvider, handle: &SandboxHandle) -> SandboxExecResult {
     let mut request = ExecRequest::argv(["bash", "-s"]).with_timeout_s(120.0);
     request.stdin = StdinSource::Bytes(enumerator());
-    let result = provider.exec(&handle, request).await.unwrap().collect(CaptureLimits::default()).await.unwrap();
-    provider.close(&handle).await.unwrap();
-    result
+    provider.exec(handle, request).await.unwrap().collect(CaptureLimits::default()).await.unwrap()
+}
+
+/// One whose root is the copy of what was made for all, as it is of those after the first: below two `/proc`.
+async fn on_a_template(local: &Local) -> SandboxHandle {
+    for _ in 0..100 {
+        let handle = local.create().await;
+        let procs = local.text(&handle, "awk '$5 == \"/proc\"' /proc/self/mountinfo | wc -l").await;
+        if procs == "2" {
+            return handle;
+        }
+        local.provider.close(&handle).await.unwrap();
+    }
+    panic!("no sandbox has a root that was made before it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,17 +89,21 @@ async fn cepheus_finds_no_way_out_and_many_where_there_is_no_sandbox() {
     let handle = local.create().await;
     // Without it the script finds nothing, whatever is there.
     local.text(&handle, "command -v awk").await;
-    let result = enumerate(&local.provider).await;
-    assert_eq!(result.exit.outcome, ExecOutcome::Exited(0));
-    assert_eq!(String::from_utf8_lossy(&result.stderr), "", "a script that went on after an error proves nothing");
-    let mut unexplained = matched(&result.stdout);
-    unexplained.retain(|name| !ACCEPTED.iter().any(|(accepted, _)| accepted == name));
-    assert!(unexplained.is_empty(), "{unexplained:?}");
+    for handle in [handle, on_a_template(&local).await] {
+        let result = enumerate(&local.provider, &handle).await;
+        assert_eq!(result.exit.outcome, ExecOutcome::Exited(0));
+        assert_eq!(String::from_utf8_lossy(&result.stderr), "", "a script that went on after an error proves nothing");
+        let mut unexplained = matched(&result.stdout);
+        unexplained.retain(|name| !ACCEPTED.iter().any(|(accepted, _)| accepted == name));
+        assert!(unexplained.is_empty(), "{unexplained:?}");
+    }
 
     let settings = json!({ "isolation": "none", "workspace_root": local.temp().join("control") });
     let control = LocalProvider::new(from_json(settings, "settings").unwrap()).unwrap();
-    let control = matched(&enumerate(&control).await.stdout);
-    assert!(control.len() >= CONTROL_MIN, "the control matched {control:?} only");
+    let open = control.create(SandboxSpec::default()).await.unwrap();
+    let found = matched(&enumerate(&control, &open).await.stdout);
+    control.close(&open).await.unwrap();
+    assert!(found.len() >= CONTROL_MIN, "the control matched {found:?} only");
 }
 
 /// A file that only this machine's root may read.
@@ -104,17 +118,8 @@ fn planted(folder: &Path) -> PathBuf {
 async fn captest_reads_no_shadow_file_and_gains_no_capability() {
     let folder = tempfile::tempdir().unwrap();
     let local = isolated(json!({ "binds": [{ "source": planted(folder.path()), "target": "/etc/shadow" }] }));
-    // The first makes its root by itself; of those after it one has a copy of what was made for all, below two `/proc`.
     captest(&local, &local.create().await).await;
-    for _ in 0..100 {
-        let handle = local.create().await;
-        let procs = local.text(&handle, "awk '$5 == \"/proc\"' /proc/self/mountinfo | wc -l").await;
-        if procs == "2" {
-            return captest(&local, &handle).await;
-        }
-        local.provider.close(&handle).await.unwrap();
-    }
-    panic!("no sandbox has a root that was made before it");
+    captest(&local, &on_a_template(&local).await).await;
 }
 
 async fn captest(local: &Local, handle: &SandboxHandle) {
